@@ -1,0 +1,1 @@
+//! Sessions for programs: path choice and the client side of a session.

@@ -1,0 +1,1 @@
+//! The Phoebus gateway: accept, authenticate, admit, route, dial, relay.

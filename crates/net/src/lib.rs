@@ -1,0 +1,1 @@
+//! Transports of a hop: sockets, their options, splicing and statistics.

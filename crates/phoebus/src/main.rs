@@ -1,0 +1,3 @@
+//! The phoebus command.
+
+fn main() {}
