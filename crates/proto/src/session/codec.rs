@@ -1,0 +1,448 @@
+//! The CBOR form of the messages (`docs/protocol/session.md` §4; RFC 8949).
+//!
+//! A message is a length prefix and a CBOR map with ascending unsigned keys; key 0 tells the type. Keys that are not known
+//! are skipped, so that later versions can add fields; what must not be skipped is announced as a required feature. Only
+//! definite lengths occur, so that nothing has to be allocated or recursed into to skip a field.
+
+use super::list::{Item, List};
+use super::message::{
+    Attach, Auth, Challenge, Hello, HopReport, Message, Open, Opened, Refused, Requirements, Security,
+};
+use super::wire::{MESSAGE_MAX, PREFIX_LEN, ProtocolError, TEXT_MAX};
+use super::{Code, Mode, SessionId};
+use crate::endpoint::{EndpointRef, HostRef, PATH_MAX, is_name};
+use minicbor::decode::Decoder;
+use minicbor::encode::write::Cursor;
+use minicbor::encode::{Encoder, Write};
+use std::net::IpAddr;
+
+/// Most mechanisms that a CHALLENGE offers.
+const MECHANISMS_MAX: usize = 16;
+
+impl<'a> Message<'a> {
+    /// Writes the message with its prefix to the start of `out` and returns its length there.
+    ///
+    /// # Errors
+    /// [`ProtocolError::NoRoom`] when `out` is too short or the message is longer than [`MESSAGE_MAX`].
+    pub fn encode(&self, out: &mut [u8]) -> Result<usize, ProtocolError> {
+        let room = out.len();
+        let body = out.get_mut(PREFIX_LEN..).ok_or(ProtocolError::NoRoom(room))?;
+        let mut e = Encoder::new(Cursor::new(&mut *body));
+        self.write(&mut e).map_err(|_| ProtocolError::NoRoom(room))?;
+        let len = e.writer().position();
+        let prefix = u32::try_from(len).ok().filter(|_| len <= MESSAGE_MAX).ok_or(ProtocolError::NoRoom(len))?;
+        out[..PREFIX_LEN].copy_from_slice(&prefix.to_be_bytes());
+        Ok(PREFIX_LEN + len)
+    }
+
+    /// The message in `body`, the bytes after a prefix.
+    ///
+    /// # Errors
+    /// [`ProtocolError::Malformed`], naming the message and the field.
+    pub fn decode(body: &'a [u8]) -> Result<Self, ProtocolError> {
+        let mut d = Decoder::new(body);
+        let fields = d.map().ok().flatten().ok_or(ProtocolError::Malformed("message", "a map was expected"))?;
+        let kind = match (d.u64(), d.u64()) {
+            (Ok(0), Ok(kind)) => kind,
+            _ => return Err(ProtocolError::Malformed("message", "the type (key 0) must come first")),
+        };
+        let fields = Fields { d, left: fields.saturating_sub(1), last: 0 };
+        match kind {
+            1 => Hello::read(fields).map(Self::Hello).map_err(|e| ProtocolError::Malformed("HELLO", e)),
+            2 => Challenge::read(fields).map(Self::Challenge).map_err(|e| ProtocolError::Malformed("CHALLENGE", e)),
+            3 => Auth::read(fields).map(Self::Auth).map_err(|e| ProtocolError::Malformed("AUTH", e)),
+            4 => Open::read(fields).map(Self::Open).map_err(|e| ProtocolError::Malformed("OPEN", e)),
+            5 => Opened::read(fields).map(Self::Opened).map_err(|e| ProtocolError::Malformed("OPENED", e)),
+            6 => Refused::read(fields).map(Self::Refused).map_err(|e| ProtocolError::Malformed("REFUSED", e)),
+            7 => Attach::read(fields).map(Self::Attach).map_err(|e| ProtocolError::Malformed("ATTACH", e)),
+            _ => Err(ProtocolError::Malformed("message", "the type is not known")),
+        }
+    }
+
+    fn write<W: Write>(&self, e: &mut Encoder<W>) -> Result<(), minicbor::encode::Error<W::Error>> {
+        match self {
+            Self::Hello(m) => {
+                e.map(7)?.u8(0)?.u8(1)?.u8(1)?.u16(m.version_min)?.u8(2)?.u16(m.version_max)?;
+                e.u8(3)?.u64(m.features)?.u8(4)?.u64(m.required)?.u8(5)?.str(m.name)?.u8(6)?.str(m.software)?;
+            }
+            Self::Challenge(m) => {
+                e.map(3)?.u8(0)?.u8(2)?.u8(1)?;
+                m.mechanisms.encode(e)?;
+                e.u8(2)?.bytes(m.data)?;
+            }
+            Self::Auth(m) => {
+                e.map(3)?.u8(0)?.u8(3)?.u8(1)?.str(m.mechanism)?.u8(2)?.bytes(m.data)?;
+            }
+            Self::Open(m) => {
+                e.map(10 + u64::from(m.origin.is_some()))?.u8(0)?.u8(4)?.u8(1)?.bytes(&m.session.0)?.u8(2)?;
+                m.destination.encode(e)?;
+                e.u8(3)?;
+                m.path.encode(e)?;
+                e.u8(4)?;
+                m.visited.encode(e)?;
+                if let Some(origin) = m.origin {
+                    e.u8(5)?;
+                    origin.encode(e)?;
+                }
+                e.u8(6)?.str(m.identity)?.u8(7)?.u8(mode_number(m.mode))?.u8(8)?;
+                m.requirements.write(e)?;
+                e.u8(9)?.bool(m.resumable)?.u8(10)?.u64(m.required)?;
+            }
+            Self::Opened(m) => {
+                e.map(4)?.u8(0)?.u8(5)?.u8(1)?.bytes(&m.session.0)?.u8(2)?.u8(mode_number(m.mode))?.u8(3)?;
+                m.hops.encode(e)?;
+            }
+            Self::Refused(m) => {
+                e.map(5 + u64::from(m.redirect.is_some()))?.u8(0)?.u8(6)?.u8(1)?.u16(m.code.number())?;
+                e.u8(2)?.str(m.reason)?.u8(3)?.str(m.hop)?.u8(4)?;
+                m.limits.write(e)?;
+                if let Some(redirect) = m.redirect {
+                    e.u8(5)?;
+                    redirect.encode(e)?;
+                }
+            }
+            Self::Attach(m) => {
+                e.map(4)?.u8(0)?.u8(7)?.u8(1)?.bytes(&m.session.0)?.u8(2)?.bytes(m.token)?.u8(3)?.u16(m.index)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a field; the message's name is added by [`Message::decode`].
+type Read<T> = Result<T, &'static str>;
+
+/// The fields of a map, in ascending order of their keys.
+struct Fields<'a> {
+    d: Decoder<'a>,
+    left: u64,
+    last: u64,
+}
+
+impl<'a> Fields<'a> {
+    fn of(mut d: Decoder<'a>) -> Read<Self> {
+        let left = d.map().ok().flatten().ok_or("a map was expected")?;
+        Ok(Self { d, left, last: 0 })
+    }
+
+    /// The next key, or `None` after the last. Its value must be read, or skipped with [`Fields::skip`].
+    fn next(&mut self) -> Read<Option<u64>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        let key = self.d.u64().map_err(|_| "a key is no unsigned number")?;
+        if key <= self.last {
+            return Err("the keys do not ascend");
+        }
+        self.last = key;
+        Ok(Some(key))
+    }
+
+    fn skip(&mut self) -> Read<()> {
+        self.d.skip().map_err(|_| "an unknown field cannot be skipped")
+    }
+
+    fn text(&mut self) -> Read<&'a str> {
+        text(&mut self.d)
+    }
+
+    fn bytes(&mut self) -> Read<&'a [u8]> {
+        self.d.bytes().map_err(|_| "bytes were expected")
+    }
+
+    fn u64(&mut self) -> Read<u64> {
+        self.d.u64().map_err(|_| "an unsigned number was expected")
+    }
+
+    fn u16(&mut self) -> Read<u16> {
+        self.d.u16().map_err(|_| "a number below 65536 was expected")
+    }
+
+    fn bool(&mut self) -> Read<bool> {
+        self.d.bool().map_err(|_| "true or false was expected")
+    }
+
+    fn session(&mut self) -> Read<SessionId> {
+        self.bytes()?.try_into().map(SessionId).map_err(|_| "the session identifier has not 16 bytes")
+    }
+
+    fn mode(&mut self) -> Read<Mode> {
+        match self.u64()? {
+            0 => Ok(Mode::Raw),
+            1 => Ok(Mode::Framed),
+            _ => Err("the mode is not known"),
+        }
+    }
+}
+
+const fn mode_number(mode: Mode) -> u8 {
+    match mode {
+        Mode::Raw => 0,
+        Mode::Framed => 1,
+    }
+}
+
+/// A text of bounded length that can be printed and logged as it is.
+fn text<'a>(d: &mut Decoder<'a>) -> Read<&'a str> {
+    let text = d.str().map_err(|_| "a text was expected")?;
+    if text.len() > TEXT_MAX {
+        return Err("a text is longer than 1024 bytes");
+    }
+    if text.chars().any(char::is_control) {
+        return Err("a text contains control characters");
+    }
+    Ok(text)
+}
+
+impl<'a> Hello<'a> {
+    fn read(mut fields: Fields<'a>) -> Read<Self> {
+        let mut hello = Self { version_min: 0, version_max: 0, features: 0, required: 0, name: "", software: "" };
+        while let Some(key) = fields.next()? {
+            match key {
+                1 => hello.version_min = fields.u16()?,
+                2 => hello.version_max = fields.u16()?,
+                3 => hello.features = fields.u64()?,
+                4 => hello.required = fields.u64()?,
+                5 => hello.name = fields.text()?,
+                6 => hello.software = fields.text()?,
+                _ => fields.skip()?,
+            }
+        }
+        if hello.version_min == 0 || hello.version_max < hello.version_min {
+            return Err("the versions are missing or in the wrong order");
+        }
+        Ok(hello)
+    }
+}
+
+impl<'a> Challenge<'a> {
+    fn read(mut fields: Fields<'a>) -> Read<Self> {
+        let mut challenge = Self { mechanisms: List::default(), data: &[] };
+        while let Some(key) = fields.next()? {
+            match key {
+                1 => challenge.mechanisms = List::decode(&mut fields.d, MECHANISMS_MAX)?,
+                2 => challenge.data = fields.bytes()?,
+                _ => fields.skip()?,
+            }
+        }
+        if challenge.mechanisms.is_empty() {
+            return Err("no mechanism is offered");
+        }
+        Ok(challenge)
+    }
+}
+
+impl<'a> Auth<'a> {
+    fn read(mut fields: Fields<'a>) -> Read<Self> {
+        let mut auth = Self { mechanism: "", data: &[] };
+        while let Some(key) = fields.next()? {
+            match key {
+                1 => auth.mechanism = fields.text()?,
+                2 => auth.data = fields.bytes()?,
+                _ => fields.skip()?,
+            }
+        }
+        if auth.mechanism.is_empty() {
+            return Err("the mechanism is missing");
+        }
+        Ok(auth)
+    }
+}
+
+impl<'a> Open<'a> {
+    fn read(mut fields: Fields<'a>) -> Read<Self> {
+        let (mut session, mut destination) = (None, None);
+        let (mut path, mut visited) = (List::default(), List::default());
+        let (mut origin, mut identity, mut mode) = (None, "", Mode::Raw);
+        let (mut requirements, mut resumable, mut required) = (Requirements::default(), false, 0);
+        while let Some(key) = fields.next()? {
+            match key {
+                1 => session = Some(fields.session()?),
+                2 => destination = Some(EndpointRef::decode(&mut fields.d)?),
+                3 => path = List::decode(&mut fields.d, PATH_MAX)?,
+                4 => visited = List::decode(&mut fields.d, PATH_MAX)?,
+                5 => origin = Some(EndpointRef::decode(&mut fields.d)?),
+                6 => identity = fields.text()?,
+                7 => mode = fields.mode()?,
+                8 => requirements = Requirements::read(&mut fields.d)?,
+                9 => resumable = fields.bool()?,
+                10 => required = fields.u64()?,
+                _ => fields.skip()?,
+            }
+        }
+        let session = session.ok_or("the session identifier is missing")?;
+        let destination = destination.ok_or("the destination is missing")?;
+        Ok(Self { session, destination, path, visited, origin, identity, mode, requirements, resumable, required })
+    }
+}
+
+impl Requirements {
+    fn write<W: Write>(&self, e: &mut Encoder<W>) -> Result<(), minicbor::encode::Error<W::Error>> {
+        let numbers =
+            [self.buffer, self.rate, self.duration, self.streams.map(u64::from), self.security.map(|s| s as u64)];
+        e.map(numbers.iter().flatten().count() as u64)?;
+        for (key, number) in (1u64..).zip(numbers) {
+            if let Some(number) = number {
+                e.u64(key)?.u64(number)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read(d: &mut Decoder<'_>) -> Read<Self> {
+        let mut fields = Fields::of(d.clone())?;
+        let mut requirements = Self::default();
+        while let Some(key) = fields.next()? {
+            match key {
+                1 => requirements.buffer = Some(fields.u64()?),
+                2 => requirements.rate = Some(fields.u64()?),
+                3 => requirements.duration = Some(fields.u64()?),
+                4 => requirements.streams = Some(fields.u16()?),
+                5 => {
+                    requirements.security = Some(match fields.u64()? {
+                        0 => Security::None,
+                        1 => Security::Auth,
+                        2 => Security::Encrypt,
+                        _ => return Err("the security level is not known"),
+                    });
+                }
+                _ => fields.skip()?,
+            }
+        }
+        d.set_position(fields.d.position());
+        Ok(requirements)
+    }
+}
+
+impl<'a> Opened<'a> {
+    fn read(mut fields: Fields<'a>) -> Read<Self> {
+        let (mut session, mut mode, mut hops) = (None, Mode::Raw, List::default());
+        while let Some(key) = fields.next()? {
+            match key {
+                1 => session = Some(fields.session()?),
+                2 => mode = fields.mode()?,
+                3 => hops = List::decode(&mut fields.d, PATH_MAX + 1)?,
+                _ => fields.skip()?,
+            }
+        }
+        Ok(Self { session: session.ok_or("the session identifier is missing")?, mode, hops })
+    }
+}
+
+impl<'a> Refused<'a> {
+    fn read(mut fields: Fields<'a>) -> Read<Self> {
+        let (mut code, mut reason, mut hop) = (None, "", "");
+        let (mut limits, mut redirect) = (Requirements::default(), None);
+        while let Some(key) = fields.next()? {
+            match key {
+                1 => code = Some(Code::from_number(fields.u16()?)),
+                2 => reason = fields.text()?,
+                3 => hop = fields.text()?,
+                4 => limits = Requirements::read(&mut fields.d)?,
+                5 => redirect = Some(EndpointRef::decode(&mut fields.d)?),
+                _ => fields.skip()?,
+            }
+        }
+        Ok(Self { code: code.ok_or("the code is missing")?, reason, hop, limits, redirect })
+    }
+}
+
+impl<'a> Attach<'a> {
+    fn read(mut fields: Fields<'a>) -> Read<Self> {
+        let (mut session, mut token, mut index) = (None, &[][..], 0);
+        while let Some(key) = fields.next()? {
+            match key {
+                1 => session = Some(fields.session()?),
+                2 => token = fields.bytes()?,
+                3 => index = fields.u16()?,
+                _ => fields.skip()?,
+            }
+        }
+        Ok(Self { session: session.ok_or("the session identifier is missing")?, token, index })
+    }
+}
+
+impl<'a> Item<'a> for EndpointRef<'a> {
+    fn encode<W: Write>(&self, e: &mut Encoder<W>) -> Result<(), minicbor::encode::Error<W::Error>> {
+        e.array(2)?;
+        match self.host {
+            HostRef::Addr(IpAddr::V4(addr)) => e.bytes(&addr.octets())?,
+            HostRef::Addr(IpAddr::V6(addr)) => e.bytes(&addr.octets())?,
+            HostRef::Name(name) => e.str(name)?,
+        };
+        e.u16(self.port)?;
+        Ok(())
+    }
+
+    fn decode(d: &mut Decoder<'a>) -> Read<Self> {
+        if !matches!(d.array(), Ok(Some(2))) {
+            return Err("an endpoint is no pair of host and port");
+        }
+        let host = match d.datatype() {
+            Ok(minicbor::data::Type::Bytes) => {
+                let octets = d.bytes().map_err(|_| "an address is cut short")?;
+                let addr = match (<[u8; 4]>::try_from(octets), <[u8; 16]>::try_from(octets)) {
+                    (Ok(v4), _) => IpAddr::from(v4),
+                    (_, Ok(v6)) => IpAddr::from(v6),
+                    _ => return Err("an address has neither 4 nor 16 bytes"),
+                };
+                HostRef::Addr(addr)
+            }
+            _ => HostRef::Name(
+                Some(text(d)?)
+                    .filter(|name| is_name(name) && !name.bytes().any(|b| b.is_ascii_uppercase()))
+                    .ok_or("a host name is not valid")?,
+            ),
+        };
+        let port = d.u16().ok().filter(|port| *port != 0).ok_or("a port is not between 1 and 65535")?;
+        Ok(Self { host, port })
+    }
+}
+
+impl<'a> Item<'a> for &'a str {
+    fn encode<W: Write>(&self, e: &mut Encoder<W>) -> Result<(), minicbor::encode::Error<W::Error>> {
+        e.str(self)?;
+        Ok(())
+    }
+
+    fn decode(d: &mut Decoder<'a>) -> Read<Self> {
+        text(d)
+    }
+}
+
+impl<'a> Item<'a> for HopReport<'a> {
+    fn encode<W: Write>(&self, e: &mut Encoder<W>) -> Result<(), minicbor::encode::Error<W::Error>> {
+        e.map(10)?;
+        for (key, text) in (1u64..).zip([self.from, self.to, self.transport, self.congestion_control, self.security]) {
+            e.u64(key)?.str(text)?;
+        }
+        for (key, number) in (6u64..).zip([self.rtt_us, self.send_buffer, self.receive_buffer]) {
+            e.u64(key)?.u64(number)?;
+        }
+        e.u8(9)?.bool(self.warm)?.u8(10)?.str(self.note)?;
+        Ok(())
+    }
+
+    fn decode(d: &mut Decoder<'a>) -> Read<Self> {
+        let mut fields = Fields::of(d.clone())?;
+        let mut hop = Self::default();
+        while let Some(key) = fields.next()? {
+            match key {
+                1 => hop.from = fields.text()?,
+                2 => hop.to = fields.text()?,
+                3 => hop.transport = fields.text()?,
+                4 => hop.congestion_control = fields.text()?,
+                5 => hop.security = fields.text()?,
+                6 => hop.rtt_us = fields.u64()?,
+                7 => hop.send_buffer = fields.u64()?,
+                8 => hop.receive_buffer = fields.u64()?,
+                9 => hop.warm = fields.bool()?,
+                10 => hop.note = fields.text()?,
+                _ => fields.skip()?,
+            }
+        }
+        d.set_position(fields.d.position());
+        Ok(hop)
+    }
+}

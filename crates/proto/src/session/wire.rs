@@ -1,0 +1,54 @@
+//! What every connection begins with, and how messages are told apart: preface, length prefix, limits.
+
+/// What each side sends first. The first byte is none that a TLS record (20–24), an SSH banner or an HTTP request begins
+/// with, so that one port can serve several protocols; the line ends show a middlebox that rewrites text.
+pub const PREFACE: [u8; 8] = [0x89, b'P', b'H', b'B', b'\r', b'\n', 0x1a, b'\n'];
+/// Bytes of the big-endian length before each message.
+pub const PREFIX_LEN: usize = 4;
+/// Longest message, in bytes without its prefix: room for a proxy certificate chain in AUTH, and a bound on what a
+/// stranger can make a gateway hold.
+pub const MESSAGE_MAX: usize = 64 * 1024;
+/// Longest text field of a message, in bytes.
+pub(super) const TEXT_MAX: usize = 1024;
+
+/// How a peer broke the session protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// The first bytes are not [`PREFACE`].
+    #[error("the peer does not speak the Phoebus session protocol (it began with \"{}\")", .0.escape_ascii())]
+    Preface([u8; 8]),
+    /// A length prefix above [`MESSAGE_MAX`].
+    #[error("a message of {0} bytes was announced; at most {MESSAGE_MAX} are allowed")]
+    TooLong(u32),
+    /// A message that does not fit into the buffer of this end.
+    #[error("a message of {0} bytes does not fit into the buffer of this end")]
+    NoRoom(usize),
+    /// A message that is no valid CBOR map of its type, and what is wrong with it.
+    #[error("malformed {0}: {1}")]
+    Malformed(&'static str, &'static str),
+    /// A valid message that has no place in this state.
+    #[error("unexpected {got}; expected {expected}")]
+    Unexpected {
+        /// The message that came.
+        got: &'static str,
+        /// What should have come.
+        expected: &'static str,
+    },
+    /// The peer's versions and ours do not overlap.
+    #[error("the peer speaks versions {min} to {max} of the session protocol, this end version {}", super::VERSION)]
+    Version {
+        /// The peer's lowest version.
+        min: u16,
+        /// The peer's highest version.
+        max: u16,
+    },
+    /// The peer requires features (a bit set) that are not known here.
+    #[error("the peer requires features that this end does not have (bits {0:#x})")]
+    Feature(u64),
+    /// OPENED answers another session than the one that was opened.
+    #[error("the peer answered for another session")]
+    WrongSession,
+    /// OPENED grants another mode than the one that was asked for.
+    #[error("the peer granted another mode than the one asked for")]
+    WrongMode,
+}
