@@ -196,6 +196,9 @@ impl Acceptor {
 
     /// Says to the peer that this connection ends, whatever the state: a time-out, say, or a broken protocol.
     pub fn refuse_because(&mut self, code: Code, reason: &str) {
+        if self.state == State::Greeting && self.out.is_empty() {
+            self.out.extend_from_slice(&PREFACE);
+        }
         let name = self.name.clone();
         let refused = Refused { code, reason, hop: &name, limits: Requirements::default(), redirect: None };
         // A reason that does not fit is left out rather than the refusal.
