@@ -1,5 +1,7 @@
 //! The framed mode: two ends exchange any traffic, and agree on when the connection is free.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use phoebus_proto::session::frame::{DATA_MAX, Exchange, Frame, FrameError, HEADER_LEN, Role};
 use proptest::prelude::*;
 use std::collections::VecDeque;

@@ -1,5 +1,7 @@
 //! The two ends of the handshake against each other, over any split, truncation and corruption of their bytes.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
 use phoebus_proto::session::acceptor::{self, Acceptor, Request};
 use phoebus_proto::session::initiator::{self, Initiator};
