@@ -1,1 +1,8 @@
 //! The emulated WAN: link models, a virtual-time simulator, live links between namespaces, testbeds.
+//!
+//! - [`model`] is a link as a state machine: a packet in at a time, packets out, the next wake-up.
+//! - [`packet`] is what flows: packets with offloading headers, counted and cut as the segments that they stand for.
+//! - [`live`] drives the model between two TUN devices, for real programs.
+pub mod live;
+pub mod model;
+pub mod packet;

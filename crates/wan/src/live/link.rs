@@ -1,0 +1,116 @@
+//! A running link: its thread, and the handle by which others watch and change it.
+
+use super::pump;
+use super::tun::Tun;
+use crate::model::{Direction, DirectionUpdate, Link, LinkConfig, LinkCounters};
+use crate::packet::Frame;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A link between two TUN devices. It runs until it is dropped; the devices then vanish with it.
+#[derive(Debug)]
+pub struct LiveLink {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the handle and the thread both touch.
+#[derive(Debug)]
+pub(super) struct Shared {
+    model: Mutex<Link<Frame>>,
+    started: Instant,
+    pub(super) ends: [Tun; 2],
+    /// Packets that the receiving host refused, per direction.
+    pub(super) refused: [AtomicU64; 2],
+    pub(super) stopping: AtomicBool,
+    /// Written to make the thread look at the model and at `stopping` again.
+    pub(super) bell: OwnedFd,
+}
+
+impl LiveLink {
+    /// Joins two TUN devices. What the host of `end_a` sends takes the forward direction.
+    ///
+    /// # Errors
+    ///
+    /// The system's, should it have no thread or no descriptor left.
+    pub fn start(config: LinkConfig, end_a: Tun, end_b: Tun) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            model: Mutex::new(Link::new(&config)),
+            started: Instant::now(),
+            ends: [end_a, end_b],
+            refused: Default::default(),
+            stopping: AtomicBool::new(false),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        });
+        let for_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("wan-link".into()).spawn(move || pump::run(&for_thread))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// The counters as of now.
+    pub fn counters(&self) -> LinkCounters {
+        let shared = &self.shared;
+        let mut counters = shared.model().counters(shared.now());
+        let ways = [&mut counters.forward, &mut counters.backward];
+        for ((way, end), refused) in ways.into_iter().zip(&shared.ends).zip(&shared.refused) {
+            // Statistics that cannot be read belong to a device that is gone with its namespace and drops no more.
+            way.overruns = end.overruns().unwrap_or(way.overruns);
+            way.refused = refused.load(Ordering::Relaxed);
+        }
+        counters
+    }
+
+    /// Changes the settings of one direction.
+    pub fn update(&self, direction: Direction, update: DirectionUpdate) {
+        self.shared.model().way(direction).update(self.shared.now(), &update);
+        self.shared.ring();
+    }
+
+    /// Loses everything in both directions, what is under way included, until [`Self::heal`].
+    pub fn cut(&self) {
+        self.shared.model().cut(self.shared.now());
+    }
+
+    /// Ends a cut.
+    pub fn heal(&self) {
+        self.shared.model().heal();
+    }
+
+    /// Stops the link, and returns its last counters. Both devices vanish.
+    pub fn stop(self) -> LinkCounters {
+        self.counters()
+    }
+}
+
+impl Drop for LiveLink {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.ring();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been printed already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// The model. A panic of another holder leaves it usable: it has no state that spans calls.
+    pub(super) fn model(&self) -> MutexGuard<'_, Link<Frame>> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The model's time.
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn ring(&self) {
+        // Fails only when the counter is full, and then the bell rings already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}

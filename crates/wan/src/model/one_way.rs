@@ -1,0 +1,341 @@
+//! One direction of a link: queue, transmitter, loss, delay.
+
+use super::config::{DirectionConfig, DirectionUpdate};
+use super::counters::{Amount, DirectionCounters};
+use super::loss::LossProcess;
+use super::rng::Rng;
+use super::{FRAMING_BYTES, Packet};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The longest time for which one offloaded packet keeps the transmitter; a longer one is cut. A quarter of the millisecond
+/// to which round trips are to be exact. At 1 Gbit/s that is 20 segments of 1500 bytes, at 100 Mbit/s two.
+pub const GRAIN: Duration = Duration::from_micros(250);
+
+/// The model of one direction. See the [module](super) for the way that packets take through it.
+#[derive(Debug)]
+pub struct OneWay<P> {
+    config: DirectionConfig,
+    mtu: u16,
+    loss: LossProcess,
+    jitter: Rng,
+    cut: bool,
+    /// Packets that wait for the transmitter, and their bytes on the wire.
+    waiting: VecDeque<P>,
+    waiting_bytes: u64,
+    sending: Option<Sending<P>>,
+    /// Remainder of the last division by the rate, so that rounding to nanoseconds never adds up.
+    carry: u128,
+    /// Packets under way, by the time at which they arrive.
+    wire: VecDeque<(Duration, P)>,
+    counters: DirectionCounters,
+}
+
+/// The packet that the transmitter is busy with.
+#[derive(Debug)]
+struct Sending<P> {
+    packet: P,
+    bytes: u64,
+    start: Duration,
+    end: Duration,
+}
+
+impl<P: Packet> OneWay<P> {
+    /// An idle direction.
+    pub fn new(config: DirectionConfig, mtu: u16, seed: u64) -> Self {
+        let mut seeds = Rng::new(seed);
+        Self {
+            mtu,
+            // Each purpose has randomness of its own: changing the jitter leaves the losses where they were.
+            loss: LossProcess::new(config.loss, seeds.next_u64()),
+            jitter: Rng::new(seeds.next_u64()),
+            cut: false,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            sending: None,
+            carry: 0,
+            wire: VecDeque::new(),
+            counters: DirectionCounters::default(),
+            config,
+        }
+    }
+
+    /// Takes in a packet. One whose segments exceed the MTU is counted as dropped and comes back, so that the caller can
+    /// answer for it as a router would.
+    pub fn push(&mut self, now: Duration, mut packet: P) -> Option<P> {
+        self.advance(now);
+        let amount = packet.amount();
+        self.counters.packets_in += 1;
+        self.counters.entered += amount;
+        if packet.segment_bytes() > u32::from(self.mtu) {
+            self.counters.oversize_drops += amount;
+            return Some(packet);
+        }
+        if self.cut {
+            self.counters.cut_drops += amount;
+            return None;
+        }
+        self.counters.held += amount;
+        if self.config.rate.bits_per_second().is_none() {
+            self.onto_wire(packet, now);
+            return None;
+        }
+        let fitting = self.fitting(&packet, now);
+        if fitting < packet.segments() {
+            let dropped = if fitting == 0 { amount } else { packet.split_off(fitting).amount() };
+            self.counters.queue_drops += dropped;
+            self.release(dropped);
+        }
+        if fitting > 0 {
+            self.waiting_bytes += packet.amount().bytes;
+            self.waiting.push_back(packet);
+            self.send_next(now);
+            self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(self.queue_bytes(now));
+        }
+        None
+    }
+
+    /// The next packet that has arrived by `now`; call until there is none.
+    pub fn poll(&mut self, now: Duration) -> Option<P> {
+        self.advance(now);
+        if self.wire.front()?.0 > now {
+            return None;
+        }
+        let (_, packet) = self.wire.pop_front()?;
+        let amount = packet.amount();
+        self.counters.packets_out += 1;
+        self.counters.delivered += amount;
+        self.release(amount);
+        Some(packet)
+    }
+
+    /// When [`Self::poll`] may have a packet next; nothing before, unless more is pushed. May be in the past.
+    pub fn next_wakeup(&self) -> Option<Duration> {
+        let arrival = self.wire.front().map(|(arrival, _)| *arrival);
+        let earliest = self.sending.as_ref().map(|sending| sending.end + self.delay_min());
+        match (arrival, earliest) {
+            (Some(arrival), Some(earliest)) if self.config.reorder => Some(arrival.min(earliest)),
+            (Some(arrival), _) => Some(arrival),
+            (None, earliest) => earliest,
+        }
+    }
+
+    /// Changes settings; see [`DirectionUpdate`] for what becomes of packets under way.
+    pub fn update(&mut self, now: Duration, update: &DirectionUpdate) {
+        self.advance(now);
+        let rate_before = self.config.rate;
+        self.config.change(update);
+        self.loss.set(self.config.loss);
+        if self.config.rate != rate_before {
+            self.carry = 0;
+            if let Some(mut sending) = self.sending.take() {
+                // What the transmitter has not sent yet takes as long as it does at the new rate.
+                sending.bytes = sending.unsent(now);
+                sending.start = now;
+                sending.end = now + self.transmission(sending.bytes);
+                self.sending = Some(sending);
+            }
+            self.advance(now);
+        }
+    }
+
+    /// Loses everything, what is under way included, until [`Self::heal`].
+    pub fn cut(&mut self, now: Duration) {
+        self.advance(now);
+        self.cut = true;
+        self.counters.cut_drops += self.counters.held;
+        self.counters.held = Amount::default();
+        self.waiting.clear();
+        self.waiting_bytes = 0;
+        self.sending = None;
+        self.carry = 0;
+        self.wire.clear();
+    }
+
+    /// Ends a cut.
+    pub fn heal(&mut self) {
+        self.cut = false;
+    }
+
+    /// Bytes on the wire of all that waits or is under way.
+    pub fn held_bytes(&self) -> u64 {
+        self.counters.held.bytes
+    }
+
+    /// Whether the link is cut.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> &DirectionConfig {
+        &self.config
+    }
+
+    /// The counters as of `now`.
+    pub fn counters(&mut self, now: Duration) -> DirectionCounters {
+        self.advance(now);
+        DirectionCounters { queue_bytes: self.queue_bytes(now), ..self.counters }
+    }
+
+    /// Lets the transmitter do what it would have done by `now`.
+    fn advance(&mut self, now: Duration) {
+        while let Some(sending) = self.sending.take_if(|sending| sending.end <= now) {
+            self.onto_wire(sending.packet, sending.end);
+            self.send_next(sending.end);
+        }
+    }
+
+    /// Starts on the next waiting packet, unless the transmitter is busy.
+    fn send_next(&mut self, start: Duration) {
+        if self.sending.is_some() {
+            return;
+        }
+        let Some(mut packet) = self.waiting.pop_front() else {
+            self.carry = 0;
+            return;
+        };
+        let at = self.segments_per_grain(&packet);
+        if at < packet.segments() {
+            let rest = packet.split_off(at);
+            self.waiting.push_front(rest);
+        }
+        let bytes = packet.amount().bytes;
+        self.waiting_bytes -= bytes;
+        let end = start + self.transmission(bytes);
+        self.sending = Some(Sending { packet, bytes, start, end });
+    }
+
+    /// Time that the transmitter takes for `bytes`.
+    fn transmission(&mut self, bytes: u64) -> Duration {
+        let Some(rate) = self.config.rate.bits_per_second() else { return Duration::ZERO };
+        let rate = u128::from(rate.get());
+        let total = u128::from(bytes) * 8 * NANOS_PER_SECOND + self.carry;
+        self.carry = total % rate;
+        Duration::from_nanos(u64::try_from(total / rate).unwrap_or(u64::MAX))
+    }
+
+    fn segments_per_grain(&self, packet: &P) -> u32 {
+        let Some(rate) = self.config.rate.bits_per_second() else { return packet.segments() };
+        let bits = u128::from(rate.get()) * GRAIN.as_nanos() / NANOS_PER_SECOND;
+        let segments = bits / (u128::from(segment_wire_bytes(packet)) * 8);
+        u32::try_from(segments).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// How many segments of `packet`, from its first on, find room. After one that does not, the rest is dropped.
+    fn fitting(&self, packet: &P, now: Duration) -> u32 {
+        let room = self.config.queue.0.saturating_sub(self.queue_bytes(now));
+        if packet.amount().bytes <= room {
+            return packet.segments();
+        }
+        // An idle transmitter takes a segment even where there is no queue at all.
+        let idle = u64::from(self.sending.is_none());
+        let full_segments = (room / segment_wire_bytes(packet)).max(idle);
+        u32::try_from(full_segments).unwrap_or(u32::MAX).min(packet.segments())
+    }
+
+    fn queue_bytes(&self, now: Duration) -> u64 {
+        self.waiting_bytes + self.sending.as_ref().map_or(0, |sending| sending.unsent(now))
+    }
+
+    /// Draws the losses of a packet that the transmitter finished at `sent`, and sends on the runs between them.
+    fn onto_wire(&mut self, packet: P, sent: Duration) {
+        if self.loss.is_none() {
+            return self.fly(packet, sent);
+        }
+        let segments = packet.segments();
+        let (mut rest, mut run) = (Some(packet), 0);
+        for _ in 0..segments {
+            if !self.loss.loses_next() {
+                run += 1;
+                continue;
+            }
+            let (survivors, lost) = split(rest, run);
+            if let Some(survivors) = survivors {
+                self.fly(survivors, sent);
+            }
+            let (lost, after) = split(lost, 1);
+            if let Some(lost) = lost {
+                let amount = lost.amount();
+                self.counters.random_drops += amount;
+                self.release(amount);
+            }
+            (rest, run) = (after, 0);
+        }
+        if let Some(survivors) = rest {
+            self.fly(survivors, sent);
+        }
+    }
+
+    /// Gives a packet its arrival time. Packets that may overtake each other fly segment by segment.
+    fn fly(&mut self, mut packet: P, sent: Duration) {
+        if self.config.reorder && !self.config.jitter.0.is_zero() {
+            while packet.segments() > 1 {
+                let rest = packet.split_off(1);
+                self.land(packet, sent);
+                packet = rest;
+            }
+        }
+        self.land(packet, sent);
+    }
+
+    fn land(&mut self, packet: P, sent: Duration) {
+        let mut arrival = sent + self.draw_delay();
+        match self.wire.back() {
+            Some((last, _)) if *last > arrival => {
+                if self.config.reorder {
+                    let place = self.wire.partition_point(|(other, _)| *other <= arrival);
+                    return self.wire.insert(place, (arrival, packet));
+                }
+                arrival = *last;
+            }
+            _ => {}
+        }
+        self.wire.push_back((arrival, packet));
+    }
+
+    fn draw_delay(&mut self) -> Duration {
+        let (delay, jitter) = (self.config.delay.0, self.config.jitter.0);
+        if jitter.is_zero() {
+            return delay;
+        }
+        let spread = jitter.mul_f64(2.0 * self.jitter.unit());
+        (delay + spread).saturating_sub(jitter)
+    }
+
+    fn delay_min(&self) -> Duration {
+        self.config.delay.0.saturating_sub(self.config.jitter.0)
+    }
+
+    fn release(&mut self, amount: Amount) {
+        self.counters.held -= amount;
+    }
+}
+
+impl<P> Sending<P> {
+    /// Bytes that are still to be sent at `now`.
+    fn unsent(&self, now: Duration) -> u64 {
+        let total = (self.end - self.start).as_nanos();
+        let left = self.end.saturating_sub(now).as_nanos().min(total);
+        // The quotient is at most `bytes`. What takes no time has been sent.
+        (u128::from(self.bytes) * left).checked_div(total).unwrap_or(0) as u64
+    }
+}
+
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+fn segment_wire_bytes<P: Packet>(packet: &P) -> u64 {
+    u64::from(packet.segment_bytes()) + FRAMING_BYTES
+}
+
+/// Splits after the first `at` segments; either side may be empty.
+fn split<P: Packet>(packet: Option<P>, at: u32) -> (Option<P>, Option<P>) {
+    match packet {
+        Some(packet) if at == 0 => (None, Some(packet)),
+        Some(mut packet) if at < packet.segments() => {
+            let rest = packet.split_off(at);
+            (Some(packet), Some(rest))
+        }
+        whole => (whole, None),
+    }
+}
