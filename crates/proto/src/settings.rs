@@ -1,0 +1,475 @@
+//! What a client is told by its user and its administrator (P30, P32, P38): variables, and files of the same names.
+//!
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `PHOEBUS_GW` | the first gateway, `host/port`; its routes choose the rest | none: all connections are direct |
+//! | `PHOEBUS_PATH` | the whole path, `host/port,host/port`; stands in for `PHOEBUS_GW` | |
+//! | `PHOEBUS_ONLY`, `PHOEBUS_EXCEPT` | which destinations go through gateways ([`crate::select`]) | all but this host's own |
+//! | `PHOEBUS_USER` | an e-mail address for anonymous sessions (P26) | none |
+//! | `PHOEBUS_DISABLE` | `1`: as if Phoebus were not there | `0` |
+//! | `PHOEBUS_CC` | congestion control of the first hop, or `system` to leave it alone | `bbr`, where it is permitted |
+//! | `PHOEBUS_BYPASS_RTT` | destinations whose path measured a shorter round trip go direct (S26); `0`: none | `0` |
+//! | `PHOEBUS_FALLBACK` | `1`: go direct when the first gateway cannot be reached | `0` |
+//! | `PHOEBUS_REPORT` | a file to which each session's report is appended, one line of JSON each | none |
+//! | `PHOEBUS_VERBOSE` | `1`: say on standard error what happens | `0` |
+//! | `PHOEBUS_CACHE` | the file that remembers round trips for `PHOEBUS_BYPASS_RTT` | `~/.cache/phoebus/bypass` |
+//!
+//! A file has a line `NAME=value` for each setting, empty lines, and comments that begin with `#`. The environment stands
+//! before the user's file, that before the administrator's. A file that is wrong is refused as a whole, with the line.
+
+use crate::endpoint::{Endpoint, NAME_MAX};
+use crate::select::Selection;
+use crate::units::Span;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The administrator's file.
+pub const ADMINISTRATOR_FILE: &str = "/etc/phoebus/client.conf";
+/// The congestion control asked for on the first hop: of those in Linux the one that loss hurts least. Unprivileged
+/// programs get it only where `net.ipv4.tcp_allowed_congestion_control` lists it, and the report says what they got.
+pub const DEFAULT_CONGESTION_CONTROL: &str = "bbr";
+/// Longest name of a congestion control (TCP_CA_NAME_MAX of linux/net/tcp.h, less the final zero).
+pub const CONGESTION_CONTROL_MAX: usize = 15;
+
+/// The settings of a client. `Default` is a client without gateways.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Gateways to go through, the first hop first; empty: everything goes direct. One gateway may choose further ones.
+    pub path: Vec<Endpoint>,
+    /// Only these destinations go through gateways.
+    pub only: Option<Selection>,
+    /// These do not.
+    pub except: Option<Selection>,
+    /// E-mail address of anonymous sessions (P26).
+    pub user: Option<String>,
+    /// Whether Phoebus is switched off.
+    pub disabled: bool,
+    /// Congestion control to ask for on the first hop; `None` leaves the system's.
+    pub congestion_control: Option<String>,
+    /// Destinations with a shorter round trip go direct (S26); zero: none.
+    pub bypass_rtt: Duration,
+    /// Whether to go direct when the first gateway cannot be reached.
+    pub fallback: bool,
+    /// Where session reports are appended.
+    pub report: Option<PathBuf>,
+    /// Whether to say on standard error what happens.
+    pub verbose: bool,
+    /// Where round trips are remembered.
+    pub cache: Option<PathBuf>,
+}
+
+/// A settings file, read by the caller.
+#[derive(Debug, Clone, Copy)]
+pub struct File<'a> {
+    /// Its name, for errors.
+    pub name: &'a str,
+    /// What it contains.
+    pub text: &'a str,
+}
+
+/// A setting that cannot be used: which, where it stands, and what was expected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{origin}: {problem}")]
+pub struct SettingsError {
+    origin: String,
+    problem: String,
+}
+
+/// Declares the names once: in the environment, in files, and in [`Key::ALL`].
+macro_rules! keys {
+    ($($(#[doc = $doc:literal])+ $key:ident = $name:literal;)+) => {
+        /// The name of a setting.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Key { $($(#[doc = $doc])+ $key,)+ }
+
+        impl Key {
+            /// Every setting.
+            pub const ALL: &[Self] = &[$(Self::$key),+];
+
+            /// The variable that holds it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$key => $name,)+ }
+            }
+        }
+    };
+}
+
+keys! {
+    /// The first gateway.
+    Gateway = "PHOEBUS_GW";
+    /// The whole path.
+    Path = "PHOEBUS_PATH";
+    /// What goes through gateways.
+    Only = "PHOEBUS_ONLY";
+    /// What does not.
+    Except = "PHOEBUS_EXCEPT";
+    /// E-mail address of anonymous sessions.
+    User = "PHOEBUS_USER";
+    /// The switch.
+    Disable = "PHOEBUS_DISABLE";
+    /// Congestion control of the first hop.
+    CongestionControl = "PHOEBUS_CC";
+    /// Round trip below which destinations go direct.
+    BypassRtt = "PHOEBUS_BYPASS_RTT";
+    /// Whether to go direct without a gateway.
+    Fallback = "PHOEBUS_FALLBACK";
+    /// Where reports go.
+    Report = "PHOEBUS_REPORT";
+    /// Whether to be chatty.
+    Verbose = "PHOEBUS_VERBOSE";
+    /// Where round trips are remembered.
+    Cache = "PHOEBUS_CACHE";
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            path: Vec::new(),
+            only: None,
+            except: None,
+            user: None,
+            disabled: false,
+            congestion_control: Some(DEFAULT_CONGESTION_CONTROL.to_owned()),
+            bypass_rtt: Duration::ZERO,
+            fallback: false,
+            report: None,
+            verbose: false,
+            cache: None,
+        }
+    }
+}
+
+impl Settings {
+    /// The settings of an environment, given as a look-up of variables, and of files, the administrator's first. An empty
+    /// variable counts as unset. When the environment switches Phoebus off, nothing else is looked at.
+    ///
+    /// # Errors
+    /// One sentence that names the variable, or file and line, and what was expected.
+    pub fn load(lookup: impl Fn(&str) -> Option<String>, files: &[File]) -> Result<Self, SettingsError> {
+        let variable = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
+        let mut settings = Self { cache: default_cache(&variable), ..Self::default() };
+        let environment = || "environment".to_owned();
+        if let Some(value) = variable(Key::Disable.name()) {
+            settings.apply(Key::Disable, &value).map_err(|why| wrong(environment(), Key::Disable, &why))?;
+            if settings.disabled {
+                return Ok(settings);
+            }
+        }
+        for file in files {
+            settings.apply_file(file)?;
+        }
+        for key in Key::ALL {
+            if let Some(value) = variable(key.name()) {
+                settings.apply(*key, &value).map_err(|why| wrong(environment(), *key, &why))?;
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Whether a connection to `addr`, looked up under `names`, is to go through gateways (P33).
+    ///
+    /// This host's own addresses (loopback, link-local, unspecified) mean another host at the far end, so they go direct
+    /// unless `PHOEBUS_ONLY` has a range with them in it.
+    pub fn selects<'a>(&self, addr: SocketAddr, names: impl Iterator<Item = &'a str> + Clone) -> bool {
+        let wanted = match &self.only {
+            Some(only) if is_own(addr.ip().to_canonical()) => only.matches_address(addr),
+            Some(only) => only.matches(addr, names.clone()),
+            None => !is_own(addr.ip().to_canonical()),
+        };
+        wanted
+            && !self.disabled
+            && !self.path.is_empty()
+            && !self.except.as_ref().is_some_and(|e| e.matches(addr, names))
+    }
+
+    /// Takes over one setting from its text. Later ones stand before earlier ones; a path stands before a gateway of the
+    /// same source, which [`Key::ALL`] and the caller's order see to.
+    ///
+    /// # Errors
+    /// What was expected.
+    pub fn apply(&mut self, key: Key, value: &str) -> Result<(), String> {
+        let value = value.trim();
+        match key {
+            Key::Gateway => {
+                self.path = match value.contains(',') {
+                    true => return Err(format!("\"{value}\" is not one gateway; a path of several is {}", Key::Path)),
+                    false => Endpoint::parse_path(value).map_err(text)?,
+                }
+            }
+            Key::Path => self.path = Endpoint::parse_path(value).map_err(text)?,
+            Key::Only => self.only = Some(value.parse().map_err(text)?),
+            Key::Except => self.except = Some(value.parse().map_err(text)?),
+            Key::User => self.user = Some(mail_address(value)?),
+            Key::Disable => self.disabled = switch(value)?,
+            Key::CongestionControl => self.congestion_control = congestion_control(value)?,
+            Key::BypassRtt => self.bypass_rtt = value.parse::<Span>().map_err(text)?.0,
+            Key::Fallback => self.fallback = switch(value)?,
+            Key::Report => self.report = Some(file_name(value)?),
+            Key::Verbose => self.verbose = switch(value)?,
+            Key::Cache => self.cache = Some(file_name(value)?),
+        }
+        Ok(())
+    }
+
+    fn apply_file(&mut self, file: &File) -> Result<(), SettingsError> {
+        let at = |line: usize| format!("{}, line {}", file.name, line + 1);
+        let mut seen: Vec<(Key, usize, &str)> = Vec::new();
+        for (line, text) in file.text.lines().enumerate() {
+            let text = text.trim();
+            if text.is_empty() || text.starts_with('#') {
+                continue;
+            }
+            let fail = |problem| SettingsError { origin: at(line), problem };
+            let (name, value) = text.split_once('=').ok_or_else(|| {
+                fail(format!("\"{text}\" is not a setting such as {}=pg1.example/5006", Key::Gateway))
+            })?;
+            let (name, value) = (name.trim_end(), value.trim());
+            let key = *Key::ALL.iter().find(|key| key.name() == name).ok_or_else(|| fail(unknown(name)))?;
+            if let Some((_, first, _)) = seen.iter().find(|(k, ..)| *k == key) {
+                return Err(fail(format!("{key} was set on line {} already", first + 1)));
+            }
+            if value.is_empty() {
+                return Err(fail(format!("{key} has no value; to leave it unset, leave the line out")));
+            }
+            seen.push((key, line, value));
+        }
+        // In the order of the keys, so that a path stands before a gateway wherever its line is.
+        seen.sort_by_key(|(key, ..)| *key as usize);
+        seen.into_iter()
+            .try_for_each(|(key, line, value)| self.apply(key, value).map_err(|why| wrong(at(line), key, &why)))
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The user's file, from the variables `XDG_CONFIG_HOME` and `HOME`.
+pub fn user_file(lookup: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    in_home(&lookup, "XDG_CONFIG_HOME", ".config").map(|dir| dir.join("phoebus/client.conf"))
+}
+
+fn default_cache(lookup: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    in_home(lookup, "XDG_CACHE_HOME", ".cache").map(|dir| dir.join("phoebus/bypass"))
+}
+
+/// A base directory as the XDG specification has it: relative ones count as unset.
+fn in_home(lookup: &impl Fn(&str) -> Option<String>, variable: &str, default: &str) -> Option<PathBuf> {
+    let absolute = |name| lookup(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute(variable).or_else(|| Some(absolute("HOME")?.join(default)))
+}
+
+fn wrong(origin: String, key: Key, why: &str) -> SettingsError {
+    SettingsError { origin, problem: format!("{key}: {why}") }
+}
+
+fn unknown(name: &str) -> String {
+    let known: Vec<_> = Key::ALL.iter().map(|key| key.name()).collect();
+    format!("\"{name}\" is no setting; expected one of {}", known.join(", "))
+}
+
+fn text(error: impl fmt::Display) -> String {
+    error.to_string()
+}
+
+fn switch(value: &str) -> Result<bool, String> {
+    match value {
+        "1" | "yes" | "true" | "on" => Ok(true),
+        "0" | "no" | "false" | "off" => Ok(false),
+        _ => Err(format!("\"{value}\" is not 1 or 0")),
+    }
+}
+
+fn congestion_control(value: &str) -> Result<Option<String>, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    match value {
+        "system" => Ok(None),
+        _ if value.len() <= CONGESTION_CONTROL_MAX && value.chars().all(is_name) => Ok(Some(value.to_owned())),
+        _ => Err(format!("\"{value}\" is not a congestion control such as bbr or cubic, or system")),
+    }
+}
+
+/// One `@` with something on both sides and no blanks or control characters: more is for the mail system to judge.
+fn mail_address(value: &str) -> Result<String, String> {
+    let plain = value.len() <= NAME_MAX && !value.contains(|c: char| c.is_whitespace() || c.is_control());
+    match value.split_once('@') {
+        Some((user, host)) if plain && !user.is_empty() && !host.is_empty() && !host.contains('@') => {
+            Ok(value.to_owned())
+        }
+        _ => Err(format!("\"{value}\" is not an e-mail address such as ada@example.org")),
+    }
+}
+
+/// Programs change their directory, so relative names would mean many files.
+fn file_name(value: &str) -> Result<PathBuf, String> {
+    match value.starts_with('/') {
+        true => Ok(PathBuf::from(value)),
+        false => Err(format!("\"{value}\" is not an absolute file name")),
+    }
+}
+
+fn is_own(ip: IpAddr) -> bool {
+    ip.is_loopback()
+        || ip.is_unspecified()
+        || match ip {
+            IpAddr::V4(ip) => ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ETC: &str = ADMINISTRATOR_FILE;
+
+    fn load(environment: &[(&str, &str)], files: &[File]) -> Result<Settings, SettingsError> {
+        let lookup =
+            |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Settings::load(lookup, files)
+    }
+
+    fn path(settings: &Settings) -> Vec<String> {
+        settings.path.iter().map(ToString::to_string).collect()
+    }
+
+    fn file(text: &str) -> File<'_> {
+        File { name: ETC, text }
+    }
+
+    #[test]
+    fn two_variables_suffice() {
+        let settings = load(&[("PHOEBUS_GW", "pg1.example/5007"), ("HOME", "/home/ada")], &[]).unwrap();
+        assert_eq!(path(&settings), ["pg1.example:5007"]);
+        assert_eq!(settings.congestion_control.as_deref(), Some("bbr"));
+        assert_eq!(settings.cache, Some(PathBuf::from("/home/ada/.cache/phoebus/bypass")));
+        assert!(settings.selects("10.0.0.1:80".parse().unwrap(), [].into_iter()));
+        assert!(!Settings::default().selects("10.0.0.1:80".parse().unwrap(), [].into_iter()));
+    }
+
+    #[test]
+    fn reads_every_setting() {
+        let text = "# comment\n\n PHOEBUS_GW = pg1 \nPHOEBUS_PATH=pg2,pg3/1\nPHOEBUS_ONLY=10.0.0.0/8\nPHOEBUS_EXCEPT=*:22\n\
+                    PHOEBUS_USER=ada@example.org\nPHOEBUS_DISABLE=no\nPHOEBUS_CC=system\nPHOEBUS_BYPASS_RTT=2ms\n\
+                    PHOEBUS_FALLBACK=on\nPHOEBUS_REPORT=/tmp/r\nPHOEBUS_VERBOSE=1\nPHOEBUS_CACHE=/tmp/c\n";
+        let expected = Settings {
+            path: Endpoint::parse_path("pg2/5006,pg3/1").unwrap(),
+            only: Some("10.0.0.0/8".parse().unwrap()),
+            except: Some("*:22".parse().unwrap()),
+            user: Some("ada@example.org".into()),
+            disabled: false,
+            congestion_control: None,
+            bypass_rtt: Duration::from_millis(2),
+            fallback: true,
+            report: Some("/tmp/r".into()),
+            verbose: true,
+            cache: Some("/tmp/c".into()),
+        };
+        assert_eq!(load(&[], &[file(text)]).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_environment_stands_before_user_and_administrator() {
+        let user = File { name: "/home/ada/.config/phoebus/client.conf", text: "PHOEBUS_GW=user\nPHOEBUS_CC=cubic" };
+        let both = [file("PHOEBUS_PATH=a,b\nPHOEBUS_CC=reno\nPHOEBUS_VERBOSE=1"), user];
+        let settings = load(&[], &both).unwrap();
+        assert_eq!((path(&settings), settings.verbose), (vec!["user:5006".to_owned()], true));
+        assert_eq!(settings.congestion_control.as_deref(), Some("cubic"));
+        let settings = load(&[("PHOEBUS_PATH", "x,y"), ("PHOEBUS_GW", "z"), ("PHOEBUS_CC", " ")], &both).unwrap();
+        assert_eq!(path(&settings), ["x:5006", "y:5006"]);
+        assert_eq!(settings.congestion_control.as_deref(), Some("cubic"));
+        assert_eq!(path(&load(&[("PHOEBUS_GW", "z")], &both).unwrap()), ["z:5006"]);
+    }
+
+    #[test]
+    fn switched_off_means_off() {
+        let settings = load(&[("PHOEBUS_DISABLE", "1"), ("PHOEBUS_GW", "a b")], &[file("nonsense")]).unwrap();
+        assert!(settings.disabled && !settings.selects("10.0.0.1:80".parse().unwrap(), [].into_iter()));
+        let settings = load(&[("PHOEBUS_DISABLE", "0"), ("PHOEBUS_GW", "a")], &[file("PHOEBUS_DISABLE=1")]).unwrap();
+        assert!(!settings.disabled);
+    }
+
+    #[test]
+    fn selects_only_and_except() {
+        let with = |only: &str, except: &str| {
+            load(&[("PHOEBUS_GW", "g"), ("PHOEBUS_ONLY", only), ("PHOEBUS_EXCEPT", except)], &[]).unwrap()
+        };
+        let selects = |s: &Settings, addr: &str| s.selects(addr.parse().unwrap(), ["host.example"].into_iter());
+        let settings = with("host.example,10.0.0.0/8", "*:22");
+        assert!(selects(&settings, "192.0.2.1:80") && !selects(&settings, "192.0.2.1:22"));
+        for own in ["127.0.0.1:80", "0.0.0.0:80", "[::1]:80", "[fe80::1]:80", "169.254.0.1:80", "[::ffff:127.0.0.1]:80"]
+        {
+            assert!(!selects(&with("", ""), own) && !selects(&with("*,host.example", ""), own), "{own}");
+            assert!(selects(&with("0.0.0.0/0,::/0", ""), own), "{own}");
+        }
+    }
+
+    #[test]
+    fn says_where_and_what_was_expected() {
+        type Case = (&'static [(&'static str, &'static str)], &'static str, &'static str);
+        let cases: [Case; 12] = [
+            (&[("PHOEBUS_PATH", "pg1/x")], "", "environment: PHOEBUS_PATH: \"pg1/x\" is not an endpoint with a port"),
+            (&[("PHOEBUS_GW", "a,b")], "", "environment: PHOEBUS_GW: \"a,b\" is not one gateway"),
+            (&[("PHOEBUS_DISABLE", "maybe")], "", "environment: PHOEBUS_DISABLE: \"maybe\" is not 1 or 0"),
+            (&[("PHOEBUS_ONLY", "10/8")], "", "environment: PHOEBUS_ONLY: \"10/8\" is not a destination such as"),
+            (&[], "\nPHOEBUS_GATE=x", "/etc/phoebus/client.conf, line 2: \"PHOEBUS_GATE\" is no setting; expected one"),
+            (
+                &[],
+                "#\nPHOEBUS_BYPASS_RTT=5",
+                "/etc/phoebus/client.conf, line 2: PHOEBUS_BYPASS_RTT: \"5\" is not a dur",
+            ),
+            (&[], "PHOEBUS_GW", "/etc/phoebus/client.conf, line 1: \"PHOEBUS_GW\" is not a setting such as"),
+            (&[], "PHOEBUS_GW=", "/etc/phoebus/client.conf, line 1: PHOEBUS_GW has no value"),
+            (
+                &[],
+                "PHOEBUS_GW=a\nPHOEBUS_GW=b",
+                "/etc/phoebus/client.conf, line 2: PHOEBUS_GW was set on line 1 already",
+            ),
+            (
+                &[],
+                "PHOEBUS_USER=ada",
+                "/etc/phoebus/client.conf, line 1: PHOEBUS_USER: \"ada\" is not an e-mail address",
+            ),
+            (
+                &[],
+                "PHOEBUS_CC=b b",
+                "/etc/phoebus/client.conf, line 1: PHOEBUS_CC: \"b b\" is not a congestion control",
+            ),
+            (
+                &[],
+                "PHOEBUS_REPORT=r",
+                "/etc/phoebus/client.conf, line 1: PHOEBUS_REPORT: \"r\" is not an absolute file",
+            ),
+        ];
+        for (environment, text, expected) in cases {
+            let error = load(environment, &[file(text)]).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn finds_the_users_file() {
+        let with = |variables: &'static [(&str, &str)]| {
+            user_file(move |name| variables.iter().find(|(k, _)| *k == name).map(|(_, v)| (*v).to_owned()))
+        };
+        assert_eq!(with(&[("HOME", "/h")]), Some("/h/.config/phoebus/client.conf".into()));
+        assert_eq!(with(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/x")]), Some("/x/phoebus/client.conf".into()));
+        assert_eq!(with(&[("HOME", "h"), ("XDG_CONFIG_HOME", "x")]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(PHOEBUS_[A-Z]{2,6}=.{0,12}\n|.{0,8}\n){0,6}", value in ".{0,20}") {
+            let _ = load(&[], &[file(&text)]);
+            for key in Key::ALL {
+                let _ = Settings::default().apply(*key, &value);
+            }
+        }
+    }
+}
