@@ -1,1 +1,35 @@
-//! Transports of a hop: sockets, their options, splicing and statistics.
+//! Transports of a hop: sockets, their options, splicing and statistics (S13–S15, S18, S19, P37).
+//!
+//! Whoever relays or starts a session works with this crate alone and opens no socket of its own. Reading order:
+//!
+//! - [`Profile`]: the settings of a transport on a segment, from a configuration file.
+//! - [`tcp`]: listening and connecting under a profile; a [`Stream`] reads, writes, shuts down either side, gives
+//!   [`TcpStats`] and watches for errors while nobody reads.
+//! - [`carrier`]: moves bytes from stream to stream through pipes that belong to a pool, without copying them.
+//! - [`dial`]: names to addresses, addresses to a connection (RFC 8305), all in bounded time.
+//! - [`host`]: what the host's own settings take away from a profile, and the command that would change them.
+//! - [`limits`]: how many descriptors a process may have.
+//!
+//! # The linger discipline
+//!
+//! The kernel closes the sockets of a killed process with FIN, which its peers read as a clean end. Therefore every
+//! [`Stream`] carries `SO_LINGER{1,0}` from before connect or listen: whatever drops it (a panic, a signal, a forgotten
+//! path) resets the connection. [`Stream::close`] disarms it, and is only for a stream whose both directions have ended.
+
+pub mod carrier;
+pub mod dial;
+mod error;
+pub mod host;
+pub mod limits;
+mod profile;
+mod socket;
+mod stats;
+mod stream;
+mod sys;
+pub mod tcp;
+
+pub use carrier::{Carrier, PipePool};
+pub use error::{Error, code_of, reason};
+pub use profile::{Buffer, CongestionControl, Profile};
+pub use stats::TcpStats;
+pub use stream::Stream;

@@ -1,0 +1,143 @@
+//! From a name to a connection in bounded time: resolution, and Happy Eyeballs over IPv4 and IPv6 (RFC 8305).
+
+use crate::error::Error;
+use crate::profile::Profile;
+use crate::stream::Stream;
+use crate::tcp;
+use phoebus_proto::units::Span;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// Pause before the next address is tried beside the ones under way (RFC 8305 §5 recommends 250 ms).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// Most addresses of one name that are tried: a name with hundreds must not cost hundreds of connections.
+const ATTEMPTS_MAX: usize = 8;
+
+/// The addresses of `name`, in the order in which they are to be tried (RFC 6724, then RFC 8305 §4).
+///
+/// # Errors
+/// [`Error::Resolve`], and [`Error::Timeout`] when the resolver does not answer within `limit`.
+pub async fn resolve(name: &str, port: u16, limit: Duration) -> Result<Vec<SocketAddr>, Error> {
+    match timeout(limit, tokio::net::lookup_host((name, port))).await {
+        Ok(Ok(found)) => {
+            let mut addresses: Vec<SocketAddr> = Vec::new();
+            found.for_each(|addr| {
+                if !addresses.contains(&addr) {
+                    addresses.push(addr);
+                }
+            });
+            Ok(interleave(addresses))
+        }
+        Ok(Err(source)) => Err(Error::Resolve { name: name.to_owned(), source }),
+        Err(_) => Err(Error::Timeout { to: format!("the resolver for {name}"), limit: Span(limit) }),
+    }
+}
+
+/// Connects to the first of `addresses` that answers; each next one is tried when the one before has failed or has kept
+/// us waiting for a while. All within `limit`.
+///
+/// # Errors
+/// The error of the address that said most: a refusal before a silence, a silence before a lack of route.
+pub async fn connect(addresses: &[SocketAddr], profile: &Profile, limit: Duration) -> Result<Stream, Error> {
+    if let [only] = addresses {
+        return tcp::connect(*only, profile, limit).await;
+    }
+    let deadline = Instant::now() + limit;
+    let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX);
+    let mut attempts = JoinSet::new();
+    let mut worst: Option<Error> = None;
+    loop {
+        let next = waiting.next();
+        let more = next.is_some();
+        if let Some(addr) = next {
+            let profile = profile.clone();
+            let left = deadline.saturating_duration_since(Instant::now());
+            attempts.spawn(async move { tcp::connect(addr, &profile, left).await });
+        }
+        let patience = sleep_until(if more { Instant::now() + ATTEMPT_DELAY } else { deadline });
+        tokio::pin!(patience);
+        // Until it is time for the next address: results of those under way.
+        loop {
+            tokio::select! {
+                () = &mut patience, if more => break,
+                result = attempts.join_next() => match result {
+                    Some(Ok(Ok(stream))) => return Ok(stream),
+                    Some(Ok(Err(error))) => {
+                        if worst.as_ref().is_none_or(|worst| error.weight() > worst.weight()) {
+                            worst = Some(error);
+                        }
+                        if more {
+                            break;
+                        }
+                    }
+                    Some(Err(_)) => {}
+                    None if more => break,
+                    None => return Err(worst.unwrap_or_else(|| nothing(limit))),
+                },
+            }
+        }
+    }
+}
+
+fn nothing(limit: Duration) -> Error {
+    Error::Timeout { to: "a name without addresses".to_owned(), limit: Span(limit) }
+}
+
+/// Alternates between the families, the first address's family first, each in its own order (RFC 8305 §4).
+fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let Some(first_is_v6) = addresses.first().map(SocketAddr::is_ipv6) else { return addresses };
+    let (mut preferred, mut other): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|addr| addr.is_ipv6() == first_is_v6);
+    let mut order = Vec::with_capacity(preferred.len() + other.len());
+    let (mut preferred, mut other) = (preferred.drain(..), other.drain(..));
+    loop {
+        let pair = (preferred.next(), other.next());
+        if pair == (None, None) {
+            return order;
+        }
+        order.extend(pair.0.into_iter().chain(pair.1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn addresses(list: &[&str]) -> Vec<SocketAddr> {
+        list.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn families_alternate_in_their_own_order() {
+        let got = interleave(addresses(&["[::1]:1", "[::2]:1", "[::3]:1", "10.0.0.1:1", "10.0.0.2:1"]));
+        assert_eq!(got, addresses(&["[::1]:1", "10.0.0.1:1", "[::2]:1", "10.0.0.2:1", "[::3]:1"]));
+        assert!(interleave(Vec::new()).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_refusing_address_costs_no_waiting() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let closed = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
+        let open = listener.local_addr().unwrap();
+        let stream = connect(&[closed, open], &Profile::default(), Duration::from_secs(20)).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), open);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_the_error_that_is_told() {
+        let closed: Vec<_> =
+            (2..5).map(|n| TcpListener::bind(format!("127.0.0.{n}:0")).unwrap().local_addr().unwrap()).collect();
+        let error = connect(&closed, &Profile::default(), Duration::from_secs(20)).await.unwrap_err();
+        assert_eq!(error.code(), phoebus_proto::session::Code::Refused, "{error}");
+        assert!(error.to_string().ends_with("connection refused"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_name_that_does_not_exist_is_told_as_such() {
+        let error = resolve("no-such-host.invalid", 1, Duration::from_secs(20)).await.unwrap_err();
+        assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
+    }
+}

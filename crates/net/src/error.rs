@@ -1,0 +1,87 @@
+//! What can go wrong with a connection, and how it is told to a client (P18).
+
+use phoebus_proto::session::Code;
+use phoebus_proto::units::Span;
+use std::io;
+use std::net::SocketAddr;
+
+/// A failure to listen, resolve or connect. Each is one sentence that names the address.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {addr}: {}", reason(source))]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The connection failed.
+    #[error("cannot connect to {to}: {}", reason(source))]
+    Connect {
+        /// The address.
+        to: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// Nobody answered in time.
+    #[error("cannot connect to {to}: no answer within {limit}")]
+    Timeout {
+        /// Whom.
+        to: String,
+        /// How long was waited.
+        limit: Span,
+    },
+    /// The name does not resolve.
+    #[error("cannot resolve {name}: {}", reason(source))]
+    Resolve {
+        /// The name.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The reason as it travels back to the client, which sees the error that a direct connection would have given.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Listen { .. } => Code::Internal,
+            Self::Connect { source, .. } => code_of(source),
+            Self::Timeout { .. } => Code::TimedOut,
+            Self::Resolve { .. } => Code::NameNotFound,
+        }
+    }
+
+    /// How much this error says about the destination, to choose among those of several addresses: one that refused is
+    /// there, one without a route may be a fault of this end.
+    pub(crate) fn weight(&self) -> u8 {
+        match self.code() {
+            Code::Refused => 5,
+            Code::Reset => 4,
+            Code::TimedOut => 3,
+            Code::HostUnreachable => 2,
+            Code::NetworkUnreachable => 1,
+            _ => 0,
+        }
+    }
+}
+
+/// The code for a failed connect, read or write.
+pub fn code_of(error: &io::Error) -> Code {
+    match error.raw_os_error() {
+        Some(errno) => Code::from_errno(errno),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => Code::Reset,
+        None if error.kind() == io::ErrorKind::TimedOut => Code::TimedOut,
+        None => Code::ConnectFailed,
+    }
+}
+
+/// The error without "(os error N)", in lower case, to stand at the end of a sentence.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(text);
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}

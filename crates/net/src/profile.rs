@@ -1,0 +1,214 @@
+//! The settings of TCP on a segment (P37, S13, S14, U16), as they stand in a configuration file.
+
+use phoebus_proto::units::{BitRate, ByteSize, Span};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How TCP is set up on one segment. Every socket gets its profile before it connects or listens, because window scaling
+/// and the first congestion window are settled by the SYN.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Profile {
+    /// Send buffer. `auto` leaves it to the kernel: a fixed one, even of the bandwidth-delay product, cuts throughput
+    /// (U16). A size bounds the memory that a stalled receiver can hold.
+    pub send_buffer: Buffer,
+    /// Receive buffer, set apart from the send buffer (P37).
+    pub receive_buffer: Buffer,
+    /// Congestion control of what this end sends.
+    pub congestion_control: CongestionControl,
+    /// Sends small segments at once. On by default: a relay that waited for more would add its delay to the session's.
+    pub no_delay: bool,
+    /// How long a peer may acknowledge nothing while bytes are outstanding, before the connection counts as dead.
+    /// 5 minutes by default: far longer than a route takes to heal, far shorter than the kernel's own 15 minutes.
+    ///
+    /// It is measured by whoever owns the stream ([`crate::TcpStats::unheard`]) and not by `TCP_USER_TIMEOUT`: since
+    /// Linux 5.11 that one also ends a connection whose receiver has merely stopped reading and answers every probe.
+    pub user_timeout: Span,
+    /// Idle time after which the kernel asks whether the peer is still there. 60 s by default, below the time-outs of
+    /// most address translators.
+    pub keepalive_idle: Span,
+    /// Time between such questions.
+    pub keepalive_interval: Span,
+    /// Unanswered questions after which the connection is dead.
+    pub keepalive_probes: u32,
+    /// TCP fast open: HELLO and OPEN in the SYN (RFC 7413).
+    pub fast_open: bool,
+    /// Multipath TCP (RFC 8684), where kernel and peer have it.
+    pub multipath: bool,
+    /// What the segment can carry. Only for advice: with it, buffers that the host's limits keep below the
+    /// bandwidth-delay product are reported ([`crate::host`]).
+    pub capacity: Option<BitRate>,
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        Self {
+            send_buffer: Buffer::Auto,
+            receive_buffer: Buffer::Auto,
+            congestion_control: CongestionControl::Auto,
+            no_delay: true,
+            user_timeout: Span(Duration::from_secs(300)),
+            keepalive_idle: Span(Duration::from_secs(60)),
+            keepalive_interval: Span(Duration::from_secs(15)),
+            keepalive_probes: 4,
+            fast_open: true,
+            multipath: false,
+            capacity: None,
+        }
+    }
+}
+
+impl Profile {
+    /// This profile with both buffers of `total` bytes per direction at most, where it left them to the kernel: half to
+    /// sending and half to receiving. The kernel doubles what is asked for to account for its own overhead.
+    #[must_use]
+    pub fn bounded(mut self, total: u64) -> Self {
+        let half = Buffer::Bytes(ByteSize(total / 4));
+        for buffer in [&mut self.send_buffer, &mut self.receive_buffer] {
+            if *buffer == Buffer::Auto {
+                *buffer = half;
+            }
+        }
+        self
+    }
+}
+
+/// A socket buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Buffer {
+    /// Grown by the kernel as the connection needs it, up to the host's maximum.
+    #[default]
+    Auto,
+    /// Of this many bytes of data.
+    Bytes(ByteSize),
+}
+
+impl Buffer {
+    /// The size, if it was given.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Auto => None,
+            Self::Bytes(size) => Some(size.0),
+        }
+    }
+}
+
+impl FromStr for Buffer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            // Below a page the kernel rounds up anyway; above 2 GiB setsockopt takes no number.
+            _ => match text.parse::<ByteSize>() {
+                Ok(size) if (4096..=1 << 30).contains(&size.0) => Ok(Self::Bytes(size)),
+                _ => Err(format!("\"{text}\" is not \"auto\" or a size from 4KiB to 1GiB, such as 8MiB")),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Bytes(size) => size.fmt(f),
+        }
+    }
+}
+
+/// A congestion control (S14).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CongestionControl {
+    /// `bbr` where the kernel allows it, because random loss costs it little; otherwise the system's own.
+    #[default]
+    Auto,
+    /// What the system has as its default.
+    System,
+    /// BBR: paced by measured bandwidth and round-trip time.
+    Bbr,
+    /// CUBIC (RFC 9438).
+    Cubic,
+    /// NewReno (RFC 6582).
+    Reno,
+}
+
+impl CongestionControl {
+    const NAMES: [(&'static str, Self); 5] = [
+        ("auto", Self::Auto),
+        ("system", Self::System),
+        ("bbr", Self::Bbr),
+        ("cubic", Self::Cubic),
+        ("reno", Self::Reno),
+    ];
+
+    /// The kernel's name of what is asked for, if anything is.
+    pub fn kernel_name(self) -> Option<&'static str> {
+        match self {
+            Self::Auto | Self::Bbr => Some("bbr"),
+            Self::Cubic => Some("cubic"),
+            Self::Reno => Some("reno"),
+            Self::System => None,
+        }
+    }
+}
+
+impl FromStr for CongestionControl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        found.ok_or_else(|| format!("\"{text}\" is not one of auto, system, bbr, cubic and reno"))
+    }
+}
+
+impl fmt::Display for CongestionControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::NAMES.iter().find(|(_, value)| value == self).map_or("auto", |(name, _)| name))
+    }
+}
+
+macro_rules! as_text {
+    ($($setting:ty),*) => {$(
+        impl Serialize for $setting {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+        impl<'de> Deserialize<'de> for $setting {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                std::borrow::Cow::<str>::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+            }
+        }
+    )*};
+}
+as_text!(Buffer, CongestionControl);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_and_print_as_they_were_written() {
+        for text in ["auto", "8MiB", "4KiB"] {
+            assert_eq!(text.parse::<Buffer>().unwrap().to_string(), text);
+        }
+        for text in ["auto", "system", "bbr", "cubic", "reno"] {
+            assert_eq!(text.parse::<CongestionControl>().unwrap().to_string(), text);
+        }
+        assert!("vegas".parse::<CongestionControl>().unwrap_err().contains("bbr, cubic and reno"));
+        for text in ["1", "2GiB", "big", ""] {
+            assert!(text.parse::<Buffer>().unwrap_err().contains("4KiB to 1GiB"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bound_leaves_explicit_buffers_alone() {
+        let explicit = Buffer::Bytes(ByteSize(1 << 20));
+        let profile = Profile { send_buffer: explicit, ..Profile::default() }.bounded(4 << 20);
+        assert_eq!(profile.send_buffer, explicit);
+        assert_eq!(profile.receive_buffer.bytes(), Some(1 << 20));
+    }
+}

@@ -1,0 +1,113 @@
+//! Puts a profile on a socket that has not connected or listened yet, and says what the kernel did not grant.
+
+use crate::profile::{CongestionControl, Profile};
+use crate::stats::congestion_control;
+use crate::sys;
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What was asked for and not had, as a sentence; `None` if nothing.
+pub(crate) type Note = Option<Arc<str>>;
+
+/// Pending fast-open handshakes that a listener holds before it goes back to ordinary ones.
+const FAST_OPEN_QUEUE: libc::c_int = 1024;
+
+/// What a socket is about to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Listen,
+    Connect,
+    /// The SYN waits for the first write and carries it.
+    ConnectWithData,
+}
+
+/// A socket for `addr` under `profile`, with the linger discipline in force.
+pub(crate) fn open(addr: SocketAddr, profile: &Profile, purpose: Purpose) -> io::Result<(Socket, Note)> {
+    let mut notes = Vec::new();
+    let socket = create(Domain::for_address(addr), profile.multipath, &mut notes)?;
+    socket.set_nonblocking(true)?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_tcp_nodelay(profile.no_delay)?;
+    set_buffers(&socket, profile, &mut notes)?;
+    set_congestion_control(&socket, profile.congestion_control, &mut notes)?;
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time(at_least_a_second(profile.keepalive_idle.0))
+            .with_interval(at_least_a_second(profile.keepalive_interval.0))
+            .with_retries(profile.keepalive_probes.clamp(1, 127)),
+    )?;
+    if profile.fast_open {
+        let option = match purpose {
+            Purpose::Listen => Some((libc::TCP_FASTOPEN, FAST_OPEN_QUEUE)),
+            Purpose::ConnectWithData => Some((libc::TCP_FASTOPEN_CONNECT, 1)),
+            Purpose::Connect => None,
+        };
+        if let Some((option, value)) = option
+            && let Err(error) = sys::set_tcp_option(socket.as_fd(), option, value)
+        {
+            notes.push(format!("fast open is not to be had ({})", crate::error::reason(&error)));
+        }
+    }
+    let note = if notes.is_empty() { None } else { Some(notes.join("; ").into()) };
+    Ok((socket, note))
+}
+
+fn create(domain: Domain, multipath: bool, notes: &mut Vec<String>) -> io::Result<Socket> {
+    let kind = Type::STREAM;
+    if multipath {
+        match Socket::new(domain, kind, Some(Protocol::MPTCP)) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => notes.push(format!(
+                "asked for MPTCP, which this kernel does not offer ({}); using TCP",
+                crate::error::reason(&error)
+            )),
+        }
+    }
+    Socket::new(domain, kind, Some(Protocol::TCP))
+}
+
+fn set_buffers(socket: &Socket, profile: &Profile, notes: &mut Vec<String>) -> io::Result<()> {
+    if let Some(size) = profile.send_buffer.bytes() {
+        socket.set_send_buffer_size(size as usize)?;
+        clamped("send", "wmem", size, socket.send_buffer_size()?, notes);
+    }
+    if let Some(size) = profile.receive_buffer.bytes() {
+        socket.set_recv_buffer_size(size as usize)?;
+        clamped("receive", "rmem", size, socket.recv_buffer_size()?, notes);
+    }
+    Ok(())
+}
+
+/// The kernel reports twice what it granted, the half being its own overhead, and cuts in silence what is above its limit.
+fn clamped(which: &str, limit: &str, asked: u64, in_force: usize, notes: &mut Vec<String>) {
+    let granted = in_force as u64 / 2;
+    if granted < asked {
+        notes.push(format!(
+            "asked for a {which} buffer of {asked} bytes, got {granted}: net.core.{limit}_max is below it"
+        ));
+    }
+}
+
+fn set_congestion_control(socket: &Socket, asked: CongestionControl, notes: &mut Vec<String>) -> io::Result<()> {
+    let Some(name) = asked.kernel_name() else { return Ok(()) };
+    let Err(error) = socket.set_tcp_congestion(name.as_bytes()) else { return Ok(()) };
+    let why = match Errno::from_io_error(&error) {
+        Some(Errno::PERM) => "net.ipv4.tcp_allowed_congestion_control does not list it",
+        Some(Errno::NOENT) => "the kernel does not have it",
+        _ => return Err(error),
+    };
+    if asked != CongestionControl::Auto {
+        notes.push(format!("asked for {name}, using {}: {why}", congestion_control(socket)));
+    }
+    Ok(())
+}
+
+/// Keepalive times are whole seconds in the kernel, and 0 is refused.
+fn at_least_a_second(time: Duration) -> Duration {
+    time.clamp(Duration::from_secs(1), Duration::from_secs(32767))
+}

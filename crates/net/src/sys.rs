@@ -1,0 +1,44 @@
+//! The system calls that neither the standard library nor rustix nor socket2 offers. All `unsafe` of this crate is here.
+#![allow(unsafe_code, reason = "thin edges to the kernel, one call each")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Sets an integer option of level TCP.
+pub(crate) fn set_tcp_option(fd: BorrowedFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: `fd` is open for the call; the pointer and the length describe `value`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    check(result)
+}
+
+/// Fills the start of `info` with the kernel's `struct tcp_info` and returns how long it is there.
+pub(crate) fn tcp_info(fd: BorrowedFd, info: &mut [u8; 256]) -> io::Result<usize> {
+    let mut len = info.len() as libc::socklen_t;
+    // SAFETY: `fd` is open for the call; the kernel writes at most `len` bytes, which is the length of `info`.
+    let result = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
+    };
+    check(result)?;
+    Ok(len as usize)
+}
+
+/// Bytes, a FIN included, that the peer has not acknowledged (SIOCOUTQ).
+pub(crate) fn unacknowledged(fd: BorrowedFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: `fd` is open for the call; TIOCOUTQ (the same number as SIOCOUTQ) writes one int to `bytes`.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    check(result)?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,256 @@
+//! Streams between real sockets: how they end, what a relay may rely on, and what a profile sets.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use phoebus_net::{Buffer, CongestionControl, PipePool, Profile, Stream, tcp};
+use phoebus_proto::units::{ByteSize, Span};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// A stream of ours that was accepted, and the ordinary socket at its other end.
+async fn accepted(profile: &Profile) -> (Stream, TcpStream) {
+    let listener = tcp::listen(loopback(), profile).unwrap();
+    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (listener.accept().await.unwrap().0, peer)
+}
+
+/// A stream of ours that has connected, and the ordinary socket at its other end.
+async fn connected(profile: &Profile) -> (Stream, TcpStream) {
+    let listener = std::net::TcpListener::bind(loopback()).unwrap();
+    let stream = tcp::connect(listener.local_addr().unwrap(), profile, PATIENCE).await.unwrap();
+    let peer = listener.accept().unwrap().0;
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (stream, peer)
+}
+
+fn read_end(peer: &mut TcpStream) -> io::Result<usize> {
+    peer.read(&mut [0; 64])
+}
+
+#[tokio::test]
+async fn a_dropped_stream_is_reset_and_never_ends_cleanly() {
+    let (stream, mut peer) = accepted(&Profile::default()).await;
+    drop(stream);
+    assert_eq!(read_end(&mut peer).unwrap_err().kind(), ErrorKind::ConnectionReset);
+
+    let (stream, mut peer) = connected(&Profile::default()).await;
+    drop(stream);
+    assert_eq!(read_end(&mut peer).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_connection_that_nobody_accepted_is_reset_too() {
+    let listener = tcp::listen(loopback(), &Profile::default()).unwrap();
+    let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    drop(listener);
+    assert_eq!(read_end(&mut peer).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_closed_stream_ends_cleanly_with_all_its_bytes() {
+    let (stream, mut peer) = connected(&Profile::default()).await;
+    let sent = vec![7u8; 100_000];
+    let mut left = &sent[..];
+    while !left.is_empty() {
+        stream.writable().await.unwrap();
+        match stream.try_write(left, false) {
+            Ok(n) => left = &left[n..],
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    stream.shutdown_write().unwrap();
+    peer.shutdown(Shutdown::Write).unwrap();
+    stream.close();
+    let mut got = Vec::new();
+    peer.read_to_end(&mut got).unwrap();
+    assert_eq!(got, sent);
+}
+
+#[tokio::test]
+async fn delivery_is_known_when_the_peer_has_acknowledged_the_end() {
+    let (stream, mut peer) = connected(&Profile::default()).await;
+    assert_eq!(stream.try_write(b"last words", false).unwrap(), 10);
+    stream.shutdown_write().unwrap();
+    stream.delivered(PATIENCE).await.unwrap();
+    let mut got = Vec::new();
+    peer.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"last words");
+}
+
+#[tokio::test]
+async fn what_a_peer_never_takes_is_not_called_delivered() {
+    let (stream, peer) = connected(&Profile::default()).await;
+    let block = vec![0u8; 1 << 20];
+    while !matches!(stream.try_write(&block, false), Err(error) if error.kind() == ErrorKind::WouldBlock) {
+        tokio::task::yield_now().await;
+    }
+    stream.shutdown_write().unwrap();
+    let error = stream.delivered(Duration::from_millis(300)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    drop(peer);
+    assert_eq!(stream.delivered(PATIENCE).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_reset_is_noticed_by_one_who_does_not_read() {
+    let (stream, mut peer) = accepted(&Profile::default()).await;
+    peer.write_all(&[1; 4096]).unwrap();
+    stream.readable().await.unwrap();
+    // Unread data, and then even the end of the stream, are no failure.
+    assert!(tokio::time::timeout(Duration::from_millis(50), stream.failed()).await.is_err());
+    socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(peer);
+    let error = tokio::time::timeout(PATIENCE, stream.failed()).await.unwrap();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn the_end_of_both_directions_is_no_failure() {
+    let (stream, peer) = accepted(&Profile::default()).await;
+    peer.shutdown(Shutdown::Write).unwrap();
+    stream.readable().await.unwrap();
+    stream.shutdown_write().unwrap();
+    stream.delivered(PATIENCE).await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_millis(50), stream.failed()).await.is_err());
+}
+
+#[tokio::test]
+async fn an_idle_connection_shows_what_happened_to_it() {
+    let (stream, mut peer) = connected(&Profile::default()).await;
+    assert!(stream.is_quiet().unwrap());
+    peer.write_all(b"?").unwrap();
+    stream.readable().await.unwrap();
+    assert!(!stream.is_quiet().unwrap());
+
+    let (stream, peer) = connected(&Profile::default()).await;
+    drop(peer);
+    stream.readable().await.unwrap();
+    assert!(!stream.is_quiet().unwrap());
+}
+
+/// Pumps all of `from` through carriers of `pool` to `to`.
+async fn pump(from: &Stream, to: &Stream, pool: &std::sync::Arc<PipePool>) {
+    loop {
+        from.readable().await.unwrap();
+        let mut carrier = pool.carrier();
+        match carrier.fill(from, 1 << 20) {
+            Ok(0) => return to.shutdown_write().unwrap(),
+            Ok(n) => assert_eq!(carrier.len(), n),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                continue;
+            }
+        }
+        while !carrier.is_empty() {
+            to.writable().await.unwrap();
+            if let Err(error) = carrier.drain(to) {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn carriers_deliver_every_byte_with_and_without_pipes() {
+    for pipes in [4, 0] {
+        let pool = PipePool::new(pipes, 256 << 10);
+        let (from, mut source) = accepted(&Profile::default()).await;
+        let (to, mut sink) = connected(&Profile::default()).await;
+        let data: Vec<u8> = (0..5_000_000u32).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+        let expected = data.clone();
+        let writer = std::thread::spawn(move || {
+            let (small, large) = data.split_at(2000);
+            small.chunks(1).for_each(|byte| source.write_all(byte).unwrap());
+            large.chunks(77_777).for_each(|chunk| source.write_all(chunk).unwrap());
+        });
+        let reader = std::thread::spawn(move || {
+            let mut got = Vec::new();
+            sink.read_to_end(&mut got).unwrap();
+            got
+        });
+        pump(&from, &to, &pool).await;
+        writer.join().unwrap();
+        assert!(reader.join().unwrap() == expected, "with {pipes} pipes");
+        let (existing, idle) = pool.usage();
+        assert_eq!((existing, idle), (pipes.min(1), pipes.min(1)));
+    }
+}
+
+#[tokio::test]
+async fn a_pipe_that_still_holds_bytes_is_not_lent_again() {
+    let pool = PipePool::new(1, 64 << 10);
+    let (from, mut source) = accepted(&Profile::default()).await;
+    source.write_all(b"secret").unwrap();
+    from.readable().await.unwrap();
+    let mut carrier = pool.carrier();
+    assert_eq!(carrier.fill(&from, 64).unwrap(), 6);
+    drop(carrier);
+    assert_eq!(pool.usage(), (0, 0));
+}
+
+#[tokio::test]
+async fn accepted_and_connected_streams_have_the_profile() {
+    let profile = Profile {
+        send_buffer: Buffer::Bytes(ByteSize(64 << 10)),
+        receive_buffer: Buffer::Bytes(ByteSize(128 << 10)),
+        congestion_control: CongestionControl::Reno,
+        keepalive_idle: Span(Duration::from_secs(33)),
+        ..Profile::default()
+    };
+    for (stream, _peer) in [accepted(&profile).await, connected(&profile).await] {
+        let stats = stream.stats().unwrap();
+        assert_eq!((stats.send_buffer, stats.receive_buffer), (128 << 10, 256 << 10), "twice what was asked for");
+        assert_eq!(stats.congestion_control, "reno");
+        assert_eq!(stream.note(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_buffer_above_the_hosts_limit_is_reported() {
+    let profile = Profile { receive_buffer: Buffer::Bytes(ByteSize(1 << 30)), ..Profile::default() };
+    let (stream, _peer) = connected(&profile).await;
+    let note = stream.note().unwrap();
+    assert!(note.contains("asked for a receive buffer of 1073741824 bytes"), "{note}");
+    assert!(note.contains("net.core.rmem_max"), "{note}");
+}
+
+#[tokio::test]
+async fn multipath_streams_carry_data_or_say_that_they_cannot() {
+    let profile = Profile { multipath: true, ..Profile::default() };
+    let (stream, mut peer) = accepted(&profile).await;
+    peer.write_all(b"hello").unwrap();
+    stream.readable().await.unwrap();
+    let mut got = [0; 8];
+    assert_eq!(stream.try_read(&mut got).unwrap(), 5);
+    assert!(stream.note().is_none_or(|note| note.contains("MPTCP")));
+    drop(stream);
+    assert_eq!(read_end(&mut peer).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn statistics_count_bytes_and_time() {
+    let (stream, mut peer) = connected(&Profile::default()).await;
+    assert_eq!(stream.try_write(&[5; 1000], false).unwrap(), 1000);
+    peer.read_exact(&mut [0; 1000]).unwrap();
+    peer.write_all(&[6; 300]).unwrap();
+    stream.readable().await.unwrap();
+    let stats = stream.stats().unwrap();
+    assert_eq!((stats.bytes_sent, stats.bytes_received), (1000, 300));
+    assert!(stats.rtt_us > 0 && stats.congestion_window > 0 && !stats.congestion_control.is_empty());
+    assert_eq!((stats.unheard(), stats.closed), (Duration::ZERO, false));
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_named() {
+    let first = tcp::listen(loopback(), &Profile::default()).unwrap();
+    let addr = first.local_addr().unwrap();
+    let error = tcp::listen(addr, &Profile::default()).unwrap_err().to_string();
+    assert_eq!(error, format!("cannot listen on {addr}: address already in use"));
+}
