@@ -96,3 +96,6 @@ impl<P: Packet> Link<P> {
         LinkCounters { cut: forward.is_cut(), forward: forward.counters(now), backward: backward.counters(now) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,3 +16,6 @@ mod vnet;
 pub use frame::Frame;
 pub use headers::{Headers, Transport};
 pub use vnet::{GsoType, VnetHeader};
+
+#[cfg(test)]
+mod tests;
