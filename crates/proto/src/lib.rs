@@ -2,12 +2,14 @@
 //!
 //! Time, randomness and bytes are arguments, so the same code runs in production and in virtual-time simulation.
 //!
+//! - [`bypass`]: what clients remember of paths that turned out short.
 //! - [`endpoint`]: a host and a port, and paths of them.
 //! - [`select`]: which destinations go through gateways.
 //! - [`session`]: the handshake and the framed mode of sessions.
 //! - [`settings`]: what a client is told by variables and files.
 //! - [`units`]: durations, sizes, rates and probabilities as people write them.
 
+pub mod bypass;
 pub mod endpoint;
 pub mod select;
 pub mod session;
