@@ -14,8 +14,8 @@
 //! leaves the link when it would on a real one; a run that would keep the transmitter busy for longer than [`GRAIN`] is cut,
 //! so that its first bytes are not kept waiting for its last.
 //!
-//! Times are durations since an origin that the caller chooses. They must not go backwards; a model that is asked late
-//! behaves as if it had been asked in time.
+//! Times are durations since an origin that the caller chooses. One before the latest that was given counts as that. A model
+//! that is asked late behaves as if it had been asked in time.
 
 mod config;
 mod counters;

@@ -8,9 +8,10 @@ use super::{FRAMING_BYTES, Packet};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The longest time for which one offloaded packet keeps the transmitter; a longer one is cut. A quarter of the millisecond
-/// to which round trips are to be exact. At 1 Gbit/s that is 20 segments of 1500 bytes, at 100 Mbit/s two.
-pub const GRAIN: Duration = Duration::from_micros(250);
+/// The longest time for which one offloaded packet keeps the transmitter; a longer one is cut. Real links forward segment by
+/// segment, so this is also by how much the first bytes of a packet can be late; but each piece costs the hosts a wake-up. At
+/// 1 Gbit/s a packet of 64 KiB just stays in one piece, at 100 Mbit/s four segments of 1500 bytes do.
+pub const GRAIN: Duration = Duration::from_micros(600);
 
 /// The model of one direction. See the [module](super) for the way that packets take through it.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct OneWay<P> {
     loss: LossProcess,
     jitter: Rng,
     cut: bool,
+    /// The latest time that was given.
+    clock: Duration,
     /// Packets that wait for the transmitter, and their bytes on the wire.
     waiting: VecDeque<P>,
     waiting_bytes: u64,
@@ -50,6 +53,7 @@ impl<P: Packet> OneWay<P> {
             loss: LossProcess::new(config.loss, seeds.next_u64()),
             jitter: Rng::new(seeds.next_u64()),
             cut: false,
+            clock: Duration::ZERO,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             sending: None,
@@ -63,7 +67,7 @@ impl<P: Packet> OneWay<P> {
     /// Takes in a packet. One whose segments exceed the MTU is counted as dropped and comes back, so that the caller can
     /// answer for it as a router would.
     pub fn push(&mut self, now: Duration, mut packet: P) -> Option<P> {
-        self.advance(now);
+        let now = self.advance(now);
         let amount = packet.amount();
         self.counters.packets_in += 1;
         self.counters.entered += amount;
@@ -122,7 +126,7 @@ impl<P: Packet> OneWay<P> {
 
     /// Changes settings; see [`DirectionUpdate`] for what becomes of packets under way.
     pub fn update(&mut self, now: Duration, update: &DirectionUpdate) {
-        self.advance(now);
+        let now = self.advance(now);
         let rate_before = self.config.rate;
         self.config.change(update);
         self.loss.set(self.config.loss);
@@ -174,16 +178,19 @@ impl<P: Packet> OneWay<P> {
 
     /// The counters as of `now`.
     pub fn counters(&mut self, now: Duration) -> DirectionCounters {
-        self.advance(now);
+        let now = self.advance(now);
         DirectionCounters { queue_bytes: self.queue_bytes(now), ..self.counters }
     }
 
-    /// Lets the transmitter do what it would have done by `now`.
-    fn advance(&mut self, now: Duration) {
+    /// Lets the transmitter do what it would have done by `now`, and returns the time that it is.
+    fn advance(&mut self, now: Duration) -> Duration {
+        self.clock = self.clock.max(now);
+        let now = self.clock;
         while let Some(sending) = self.sending.take_if(|sending| sending.end <= now) {
             self.onto_wire(sending.packet, sending.end);
             self.send_next(sending.end);
         }
+        now
     }
 
     /// Starts on the next waiting packet, unless the transmitter is busy.

@@ -101,10 +101,18 @@ fn rate_is_exact_over_any_number_of_packets() {
 #[test]
 fn an_offloaded_packet_takes_the_time_of_its_segments_and_arrives_in_grains() {
     let mut way = one_way(config(|c| c.rate = "100mbit".parse().unwrap()));
-    // 1538 bytes take 123.04 µs, so two fit in a grain; the last segment of 538 bytes takes 43.04 µs.
-    way.push(ms(1), Parcel::new(0, 5, 1500, 500));
+    // 1538 bytes take 123.04 µs, so four fit in a grain; the last segment of 538 bytes takes 43.04 µs.
+    way.push(ms(1), Parcel::new(0, 9, 1500, 500));
     let ns = |nanos| ms(1) + Duration::from_nanos(nanos);
-    assert_eq!(arrivals(&mut way), [(ns(246_080), 0..2), (ns(492_160), 2..4), (ns(535_200), 4..5)]);
+    assert_eq!(arrivals(&mut way), [(ns(492_160), 0..4), (ns(984_320), 4..8), (ns(1_027_360), 8..9)]);
+}
+
+#[test]
+fn time_does_not_run_backwards() {
+    let mut way = one_way(config(|c| c.delay = "5ms".parse().unwrap()));
+    way.poll(ms(10));
+    way.push(ms(1), Parcel::single(0, 1538));
+    assert_eq!(arrivals(&mut way), [(ms(15), 0..1)]);
 }
 
 #[test]
