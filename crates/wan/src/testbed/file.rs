@@ -1,0 +1,125 @@
+//! Scenario files: their grammar, and errors that give line and column.
+
+use super::scenario::{Flaw, Place};
+use super::{Error, HostSpec, LinkSpec, Scenario};
+use crate::model::{DirectionConfig, DirectionUpdate, LinkConfig, Loss, Rate};
+use phoebus_proto::units::{ByteSize, Span};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use toml::Spanned;
+
+/// Reads `text`, the contents of the file `name`.
+pub(super) fn parse(text: &str, name: &str) -> Result<Scenario, Error> {
+    let error = |span: Option<Range<usize>>, message: &str| Error::Scenario {
+        place: place(text, name, span),
+        message: message.lines().collect::<Vec<_>>().join(" "),
+    };
+    let file: ScenarioFile = toml::from_str(text).map_err(|e| error(e.span(), e.message()))?;
+    let scenario = file.scenario();
+    match scenario.flaw() {
+        None => Ok(scenario),
+        Some(Flaw { at, message }) => Err(error(file.span(at), &message)),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScenarioFile {
+    #[serde(default = "ScenarioFile::default_seed")]
+    seed: u64,
+    #[serde(default)]
+    stock: bool,
+    #[serde(default)]
+    host: Vec<HostTable>,
+    #[serde(default)]
+    link: Vec<LinkTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostTable {
+    name: Spanned<String>,
+    #[serde(default)]
+    gateway: bool,
+    congestion_control: Option<String>,
+    #[serde(default)]
+    sysctl: BTreeMap<String, String>,
+}
+
+/// The settings of both directions stand beside the link's own, those of one direction in a table of its name.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkTable {
+    name: Spanned<String>,
+    ends: Spanned<[String; 2]>,
+    mtu: Option<Spanned<u16>>,
+    delay: Option<Span>,
+    jitter: Option<Span>,
+    reorder: Option<bool>,
+    loss: Option<Loss>,
+    rate: Option<Rate>,
+    queue: Option<ByteSize>,
+    #[serde(default)]
+    forward: DirectionUpdate,
+    #[serde(default)]
+    backward: DirectionUpdate,
+}
+
+impl ScenarioFile {
+    fn default_seed() -> u64 {
+        1
+    }
+
+    fn scenario(&self) -> Scenario {
+        let seed = |offset: usize| self.seed.wrapping_add(offset as u64);
+        Scenario {
+            hosts: self.host.iter().map(HostTable::host).collect(),
+            links: self.link.iter().enumerate().map(|(index, link)| link.link(seed(index))).collect(),
+            stock: self.stock,
+        }
+    }
+
+    /// Where the part of the scenario that has a flaw stands.
+    fn span(&self, place: Place) -> Option<Range<usize>> {
+        match place {
+            Place::Whole => None,
+            Place::Host(index) => self.host.get(index).map(|host| host.name.span()),
+            Place::Link(index) => self.link.get(index).map(|link| link.name.span()),
+            Place::Ends(index) => self.link.get(index).map(|link| link.ends.span()),
+            Place::Mtu(index) => self.link.get(index).and_then(|link| link.mtu.as_ref()).map(Spanned::span),
+        }
+    }
+}
+
+impl HostTable {
+    fn host(&self) -> HostSpec {
+        HostSpec {
+            name: self.name.get_ref().clone(),
+            gateway: self.gateway,
+            congestion_control: self.congestion_control.clone(),
+            sysctl: self.sysctl.clone(),
+        }
+    }
+}
+
+impl LinkTable {
+    fn link(&self, seed: u64) -> LinkSpec {
+        let &Self { delay, jitter, reorder, loss, rate, queue, .. } = self;
+        let mut both = DirectionConfig::default();
+        both.change(&DirectionUpdate { delay, jitter, reorder, loss, rate, queue });
+        let mut config = LinkConfig::symmetric(seed, both);
+        config.forward.change(&self.forward);
+        config.backward.change(&self.backward);
+        config.mtu = self.mtu.as_ref().map_or(config.mtu, |mtu| *mtu.get_ref());
+        LinkSpec { name: self.name.get_ref().clone(), ends: self.ends.get_ref().clone(), config }
+    }
+}
+
+/// `FILE:LINE:COLUMN: `, as editors and compilers write it.
+fn place(text: &str, name: &str, span: Option<Range<usize>>) -> String {
+    let Some(before) = span.and_then(|span| text.get(..span.start)) else { return format!("{name}: ") };
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
+    format!("{name}:{line}:{column}: ")
+}

@@ -1,0 +1,147 @@
+//! Building a host: a thread goes into new namespaces, furnishes them, and leaves descriptors of them behind.
+
+use super::conditions::{self, HostConditions};
+use super::namespace::Namespaces;
+use super::netlink::Netlink;
+use super::{Error, Scenario, route};
+use crate::live::{Tun, open_tun};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A host that stands.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) name: String,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) namespaces: Arc<Namespaces>,
+    pub(super) conditions: HostConditions,
+}
+
+/// What all hosts of a testbed share.
+pub(super) struct Plan<'a> {
+    pub(super) scenario: &'a Scenario,
+    /// Files that hide those of the same names in `/etc`.
+    pub(super) etc: Vec<PathBuf>,
+    /// Whether the kernel has IPv6.
+    pub(super) ipv6: bool,
+}
+
+/// The host's end of a link.
+pub(super) struct End {
+    pub(super) link: usize,
+    pub(super) tun: Tun,
+}
+
+impl Plan<'_> {
+    /// Builds the host at `index`: its namespaces, and its end of each link that it is on.
+    pub(super) fn build(&self, index: usize) -> Result<(Host, Vec<End>), Error> {
+        let name = &self.scenario.hosts[index].name;
+        let builder = std::thread::Builder::new().name(format!("host {name}"));
+        std::thread::scope(|scope| {
+            let thread =
+                builder.spawn_scoped(scope, || self.furnish(index)).map_err(Error::system("cannot start a thread"))?;
+            thread.join().unwrap_or_else(|_| Err(Error::scenario(format!("host \"{name}\" could not be built"))))
+        })
+    }
+
+    /// Runs on the thread that becomes the first inhabitant of the host.
+    fn furnish(&self, index: usize) -> Result<(Host, Vec<End>), Error> {
+        let spec = &self.scenario.hosts[index];
+        let at = |what: &str| format!("host \"{}\": cannot {what}", spec.name);
+        let namespaces = Namespaces::unshare().map_err(Error::system(at("make its namespaces")))?;
+        self.mount().map_err(Error::system(at("give it its own /etc/hosts")))?;
+        rustix::system::sethostname(spec.name.as_bytes()).map_err(Error::system(at("set its host name")))?;
+        let forwards = self.scenario.links.iter().filter(|link| link.ends.contains(&spec.name)).count() > 1;
+        let conditions = conditions::apply(spec, forwards, self)?;
+        let ends = self.connect(index).map_err(Error::system(at("set up its interfaces")))?;
+        let addresses = self.addresses(index).collect();
+        Ok((Host { name: spec.name.clone(), addresses, namespaces: Arc::new(namespaces), conditions }, ends))
+    }
+
+    /// Hides what would name other hosts than the testbed's.
+    fn mount(&self) -> io::Result<()> {
+        // What is mounted here stays here; what the machine mounts from now on still appears.
+        mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
+        for file in &self.etc {
+            let target = Path::new("/etc").join(file.file_name().unwrap_or_default());
+            match mount_bind(file, &target) {
+                // A machine without the file has nothing there to hide; without /etc/hosts there would be no names.
+                Err(rustix::io::Errno::NOENT) if !target.ends_with("hosts") => {}
+                result => result?,
+            }
+        }
+        // A name cache would answer for the machine.
+        if Path::new("/run/nscd").is_dir() {
+            mount("tmpfs", "/run/nscd", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None)?;
+        }
+        // Shows the host's interfaces. Some containers forbid it, and programs that read it there are few.
+        let _ = mount("sysfs", "/sys", "sysfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None);
+        Ok(())
+    }
+
+    /// Interfaces, addresses and routes.
+    fn connect(&self, index: usize) -> io::Result<Vec<End>> {
+        let name = &self.scenario.hosts[index].name;
+        let mut netlink = Netlink::open()?;
+        let loopback = netlink.index("lo")?;
+        netlink.up(loopback)?;
+        let mut ends = Vec::new();
+        let mut interfaces = vec![None; self.scenario.links.len()];
+        for (position, link) in self.scenario.links.iter().enumerate().filter(|(_, link)| link.ends.contains(name)) {
+            let tun = open_tun(&link.name, link.config.mtu)?;
+            let interface = netlink.index(&link.name)?;
+            netlink.up(interface)?;
+            for address in self.addresses(index) {
+                netlink.add_address(interface, address)?;
+            }
+            interfaces[position] = Some(interface);
+            ends.push(End { link: position, tun });
+        }
+        if ends.is_empty() {
+            for address in self.addresses(index) {
+                netlink.add_address(loopback, address)?;
+            }
+        }
+        for (other, link) in route::first_links(self.scenario, index).into_iter().enumerate() {
+            let Some(interface) = link.and_then(|link| interfaces[link]) else { continue };
+            for (destination, source) in self.addresses(other).zip(self.addresses(index)) {
+                netlink.add_route(destination, interface, source)?;
+            }
+        }
+        Ok(ends)
+    }
+
+    fn addresses(&self, index: usize) -> impl Iterator<Item = IpAddr> + use<> {
+        let ipv6 = self.ipv6;
+        route::addresses(index).into_iter().filter(move |address| ipv6 || address.is_ipv4())
+    }
+}
+
+/// The hosts' `/etc/hosts`.
+pub(super) fn hosts_file(scenario: &Scenario, ipv6: bool) -> String {
+    let mut text = String::from("127.0.0.1 localhost\n");
+    if ipv6 {
+        text.push_str("::1 localhost ip6-localhost ip6-loopback\n");
+    }
+    for (index, host) in scenario.hosts.iter().enumerate() {
+        for address in route::addresses(index).into_iter().filter(|address| ipv6 || address.is_ipv4()) {
+            let _ = writeln!(text, "{address} {}", host.name);
+        }
+    }
+    text
+}
+
+/// The machine's `/etc/nsswitch.conf`, but with host names from `/etc/hosts` alone: no service of the machine could know them.
+pub(super) fn nsswitch_file() -> String {
+    let machine = fs::read_to_string("/etc/nsswitch.conf").unwrap_or_default();
+    let others = machine.lines().filter(|line| !line.trim_start().starts_with("hosts:"));
+    others.chain(["hosts: files"]).map(|line| format!("{line}\n")).collect()
+}
+
+/// For programs that ask name servers themselves: nobody listens there, so they hear so at once.
+pub(super) const RESOLV_FILE: &str = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";

@@ -1,0 +1,67 @@
+//! A link of a running testbed.
+
+use super::Error;
+use super::LinkSpec;
+use crate::live::{LiveLink, Tun};
+use crate::model::{Direction, DirectionUpdate, LinkConfig, LinkCounters};
+use std::sync::{Mutex, PoisonError};
+
+/// A link that packets go through. Every method may be called at any time, from any thread.
+#[derive(Debug)]
+pub struct Link {
+    name: String,
+    ends: [String; 2],
+    /// As changed since the start.
+    config: Mutex<LinkConfig>,
+    live: LiveLink,
+}
+
+impl Link {
+    /// Joins the two TUN devices of `spec`.
+    pub(super) fn start(spec: &LinkSpec, [a, b]: [Tun; 2]) -> Result<Self, Error> {
+        let what = || format!("cannot start link \"{}\"", spec.name);
+        let live = LiveLink::start(spec.config.clone(), a, b).map_err(Error::system(what()))?;
+        Ok(Self { name: spec.name.clone(), ends: spec.ends.clone(), config: Mutex::new(spec.config.clone()), live })
+    }
+
+    /// The link's name, which is also that of both hosts' interfaces to it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The hosts that it joins; what the first sends goes [forward](Direction::Forward).
+    pub fn ends(&self) -> [&str; 2] {
+        [&self.ends[0], &self.ends[1]]
+    }
+
+    /// How the link is set now.
+    pub fn config(&self) -> LinkConfig {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What went through the link since it began.
+    pub fn counters(&self) -> LinkCounters {
+        self.live.counters()
+    }
+
+    /// Changes one direction; whatever `update` leaves out stays as it is.
+    pub fn update(&self, direction: Direction, update: &DirectionUpdate) {
+        // Held until the link has changed too, so that two updates at once cannot leave settings that no packet meets.
+        let mut config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        match direction {
+            Direction::Forward => config.forward.change(update),
+            Direction::Backward => config.backward.change(update),
+        }
+        self.live.update(direction, *update);
+    }
+
+    /// Interrupts the link: what is on it is lost, and all that is sent, until it is healed. The interfaces stay up.
+    pub fn cut(&self) {
+        self.live.cut();
+    }
+
+    /// Ends a cut.
+    pub fn heal(&self) {
+        self.live.heal();
+    }
+}

@@ -1,0 +1,98 @@
+//! Addresses and routes: every host's address, and the link on which each host sends towards each other host.
+
+use super::Scenario;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+/// The addresses of the host at `index`: IPv4 in 10.9.0.0/24, IPv6 in the unique local prefix fd09::/64.
+pub(super) fn addresses(index: usize) -> [IpAddr; 2] {
+    // A scenario has no more hosts than the last byte has values (`Scenario::HOSTS_MAX`).
+    let number = (index + 1) as u8;
+    [Ipv4Addr::new(10, 9, 0, number).into(), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, number.into()).into()]
+}
+
+/// For the host at `from`, the link towards each host: the first on the path with the least delay, among equals on the one
+/// with the fewest links, then on the one whose links come first in the scenario.
+pub(super) fn first_links(scenario: &Scenario, from: usize) -> Vec<Option<usize>> {
+    let count = scenario.hosts.len();
+    let mut best: Vec<Option<Path>> = vec![None; count];
+    let mut done = vec![false; count];
+    best[from] = Some(Path { delay: Duration::ZERO, links: 0, first: None });
+    // Dijkstra's algorithm; the nearest host that is not done yet cannot come any nearer.
+    while let Some((nearest, path)) = (0..count)
+        .filter(|&host| !done[host])
+        .filter_map(|host| best[host].map(|path| (host, path)))
+        .min_by_key(|(_, path)| (path.delay, path.links))
+    {
+        done[nearest] = true;
+        for (index, link) in scenario.links.iter().enumerate() {
+            let [a, b] = &link.ends;
+            let name = &scenario.hosts[nearest].name;
+            let (other, delay) = match () {
+                () if a == name => (b, link.config.forward.delay.0),
+                () if b == name => (a, link.config.backward.delay.0),
+                () => continue,
+            };
+            let Some(other) = scenario.host(other) else { continue };
+            let longer = Path {
+                delay: path.delay.saturating_add(delay),
+                links: path.links + 1,
+                first: path.first.or(Some(index)),
+            };
+            if best[other].is_none_or(|known| (longer.delay, longer.links) < (known.delay, known.links)) {
+                best[other] = Some(longer);
+            }
+        }
+    }
+    best.into_iter().map(|path| path.and_then(|path| path.first)).collect()
+}
+
+#[derive(Clone, Copy)]
+struct Path {
+    delay: Duration,
+    links: usize,
+    /// The link on which it leaves; none for the host itself.
+    first: Option<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Link names on the way out of `from`, in the order of the hosts.
+    fn towards<'a>(scenario: &'a Scenario, from: &str) -> Vec<&'a str> {
+        let links = first_links(scenario, scenario.host(from).unwrap());
+        links.into_iter().map(|link| link.map_or("-", |index| scenario.links[index].name.as_str())).collect()
+    }
+
+    #[test]
+    fn a_row_of_hosts_leads_both_ways() {
+        let scenario = Scenario::sc09();
+        assert_eq!(towards(&scenario, "src"), ["-", "lan1", "lan1", "lan1"]);
+        assert_eq!(towards(&scenario, "pg1"), ["lan1", "-", "wan", "wan"]);
+        assert_eq!(towards(&scenario, "dst"), ["lan2", "lan2", "lan2", "-"]);
+    }
+
+    #[test]
+    fn the_least_delay_wins_and_each_direction_counts_for_itself() {
+        let text = r#"
+            host = [{ name = "a" }, { name = "b" }, { name = "c" }]
+            [[link]]
+            name = "slow"
+            ends = ["a", "c"]
+            forward = { delay = "50ms" }
+            backward = { delay = "5ms" }
+            [[link]]
+            name = "ab"
+            ends = ["a", "b"]
+            delay = "10ms"
+            [[link]]
+            name = "bc"
+            ends = ["b", "c"]
+            delay = "10ms"
+        "#;
+        let scenario = Scenario::parse(text, "test").unwrap();
+        assert_eq!(towards(&scenario, "a"), ["-", "ab", "ab"]);
+        assert_eq!(towards(&scenario, "c"), ["slow", "bc", "-"]);
+    }
+}

@@ -1,0 +1,119 @@
+//! Running a command for as long as its testbed: signals reach it, and it does not outlive either.
+#![allow(unsafe_code, reason = "signal descriptors, and what a child does between fork and exec")]
+
+use super::supervisor::Supervisor;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// By itself.
+    Ended(ExitStatus),
+    /// Because its testbed had ended.
+    TestbedLost,
+}
+
+/// Runs `command` until it ends. Signals that would end this process are passed on to it, except keys pressed on the
+/// terminal, which reach both. If the testbed ends first, the command is ended too; if this process is killed, so is the
+/// command. To be called before the process starts a second thread, and last: the signals stay blocked.
+///
+/// # Errors
+///
+/// The command could not be started.
+pub fn run(command: &mut Command, supervisor: &Supervisor) -> io::Result<Outcome> {
+    let signals = Signals::block()?;
+    let parent = rustix::process::getpid();
+    let bind = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The parent may have died before that took hold.
+        if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+    };
+    // SAFETY: between fork and exec the closure only makes system calls.
+    unsafe { command.pre_exec(bind) };
+    let mut child = command.spawn()?;
+    loop {
+        let mut polled =
+            [PollFd::new(&signals.0, PollFlags::IN), PollFd::from_borrowed_fd(supervisor.liveness(), PollFlags::IN)];
+        let _ = poll(&mut polled, None);
+        let [signalled, lost] = polled.map(|fd| !fd.revents().is_empty());
+        while signalled && let Some(signal) = signals.next() {
+            if signal.to_pass_on
+                && let Some(signal) = Signal::from_named_raw(signal.number)
+            {
+                let _ = kill_process(Pid::from_child(&child), signal);
+            }
+        }
+        if let Some(status) = child.try_wait()? {
+            return Ok(Outcome::Ended(status));
+        }
+        if lost {
+            end(&mut child)?;
+            return Ok(Outcome::TestbedLost);
+        }
+    }
+}
+
+/// Ends the command, gently at first.
+fn end(child: &mut Child) -> io::Result<()> {
+    let _ = kill_process(Pid::from_child(child), Signal::TERM);
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while child.try_wait()?.is_none() {
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok(());
+        }
+        let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 }));
+    }
+    Ok(())
+}
+
+/// Blocked signals, to be read from a descriptor.
+struct Signals(OwnedFd);
+
+struct Received {
+    number: i32,
+    /// Whether nobody but this process got it.
+    to_pass_on: bool,
+}
+
+impl Signals {
+    fn block() -> io::Result<Self> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set, and the other calls read it or add to it. The new descriptor is owned by
+        // nobody else.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in
+                [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGCHLD]
+            {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            match libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+                -1 => Err(io::Error::last_os_error()),
+                fd => Ok(Self(OwnedFd::from_raw_fd(fd))),
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Received> {
+        let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+        rustix::io::read(self.0.as_fd(), &mut info[..]).ok().filter(|length| *length == info.len())?;
+        // struct signalfd_siginfo begins with the signal's number, an errno, and the code that tells its origin.
+        let field = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+        // The kernel's own are keys, sent to the whole foreground; children; and the terminal's end, sent to its leader alone.
+        let from_process = field(8) <= 0;
+        Some(Received { number: field(0), to_pass_on: from_process || field(0) == libc::SIGHUP })
+    }
+}

@@ -1,0 +1,229 @@
+//! What a testbed consists of: hosts, the links between them, and how both are set; from code or from a file.
+//!
+//! The path of the SC09 paper (`S30`) is [`Scenario::sc09`]: `src`, `pg1`, `pg2` and `dst` in a row. A scenario file is
+//! TOML:
+//!
+//! ```toml
+//! seed = 1
+//!
+//! [[host]]
+//! name = "left"
+//! [[host]]
+//! name = "right"
+//!
+//! [[link]]
+//! name = "lan"
+//! ends = ["left", "right"]
+//! delay = "4ms"              # one way; this and the next hold for both directions
+//! rate = "1gbit"
+//! backward = { loss = "1%" } # from right to left
+//! ```
+//!
+//! An unknown key is refused, as is a scenario that cannot be built, with line and column.
+
+use super::{Error, file};
+use crate::model::LinkConfig;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
+
+/// Hosts and the links between them.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Scenario {
+    /// The hosts. A name is unique, as it will be in every host's `/etc/hosts`.
+    pub hosts: Vec<HostSpec>,
+    /// The links, each with its own name.
+    pub links: Vec<LinkSpec>,
+    /// Leaves the hosts' TCP as the system made it, instead of the settings that experiments fix.
+    pub stock: bool,
+}
+
+/// One host: a network namespace with one IPv4 and one IPv6 address and a name.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HostSpec {
+    /// What other hosts call it: up to 63 letters, digits and dashes.
+    pub name: String,
+    /// Whether a gateway runs here when the testbed is asked for gateways.
+    pub gateway: bool,
+    /// The congestion control that its TCP starts with. The kernel refuses some; the testbed's conditions then say so.
+    pub congestion_control: Option<String>,
+    /// Further settings below `net.`, by name.
+    pub sysctl: BTreeMap<String, String>,
+}
+
+/// One link. Both hosts' interfaces to it bear its name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LinkSpec {
+    /// Up to 15 letters, digits and dashes, as the kernel asks of interfaces.
+    pub name: String,
+    /// The two hosts; what the first sends goes forward.
+    pub ends: [String; 2],
+    /// How it behaves.
+    pub config: LinkConfig,
+}
+
+/// Something about a scenario that keeps it from being built.
+#[derive(Debug)]
+pub(super) struct Flaw {
+    pub(super) at: Place,
+    pub(super) message: String,
+}
+
+/// The part of a scenario that a flaw lies in; files know its line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Whole,
+    Host(usize),
+    Link(usize),
+    Ends(usize),
+    Mtu(usize),
+}
+
+impl Scenario {
+    /// More hosts than any experiment needs; each costs namespaces and memory of the machine.
+    pub const HOSTS_MAX: usize = 250;
+    /// IPv6 asks this of every link (RFC 8200 §5).
+    pub const MTU_MIN: u16 = 1280;
+
+    /// The path of the SC09 paper with its defaults.
+    pub fn sc09() -> Self {
+        super::Sc09::default().scenario()
+    }
+
+    /// Reads a scenario file.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(Error::state(path))?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// Reads the text of a scenario file; `name` is what errors call it.
+    pub fn parse(text: &str, name: &str) -> Result<Self, Error> {
+        file::parse(text, name)
+    }
+
+    /// Checks what the types leave open: names, ends, sizes, and that every host can reach every other.
+    pub fn check(&self) -> Result<(), Error> {
+        self.flaw().map_or(Ok(()), |flaw| Err(Error::scenario(flaw.message)))
+    }
+
+    /// The position of the host called `name`.
+    pub fn host(&self, name: &str) -> Option<usize> {
+        self.hosts.iter().position(|host| host.name == name)
+    }
+
+    /// The first thing that keeps the scenario from being built.
+    pub(super) fn flaw(&self) -> Option<Flaw> {
+        let flaw = |at, message| Some(Flaw { at, message });
+        if self.hosts.is_empty() {
+            return flaw(Place::Whole, "a scenario needs at least one [[host]]".into());
+        }
+        if self.hosts.len() > Self::HOSTS_MAX {
+            let message = format!("{} hosts are more than the {} of a testbed", self.hosts.len(), Self::HOSTS_MAX);
+            return flaw(Place::Whole, message);
+        }
+        let mut names = HashSet::new();
+        for (index, host) in self.hosts.iter().enumerate() {
+            if let Some(message) = host.flaw(&mut names) {
+                return flaw(Place::Host(index), message);
+            }
+        }
+        let mut names = HashSet::new();
+        for (index, link) in self.links.iter().enumerate() {
+            if let Some(message) = link.name_flaw(&mut names) {
+                return flaw(Place::Link(index), message);
+            }
+            if let Some(message) = link.ends_flaw(self) {
+                return flaw(Place::Ends(index), message);
+            }
+            if link.config.mtu < Self::MTU_MIN {
+                let (name, mtu, least) = (&link.name, link.config.mtu, Self::MTU_MIN);
+                let message =
+                    format!("link \"{name}\" has an MTU of {mtu}; expected at least {least}, which IPv6 needs");
+                return flaw(Place::Mtu(index), message);
+            }
+        }
+        let index = self.unreachable()?;
+        let (host, first) = (&self.hosts[index].name, &self.hosts[0].name);
+        flaw(Place::Host(index), format!("host \"{host}\" cannot be reached from \"{first}\": no links join them"))
+    }
+
+    /// A host that no chain of links joins to the first.
+    fn unreachable(&self) -> Option<usize> {
+        let mut reached = BTreeSet::from([self.hosts.first()?.name.as_str()]);
+        loop {
+            let before = reached.len();
+            for link in &self.links {
+                if link.ends.iter().any(|end| reached.contains(end.as_str())) {
+                    reached.extend(link.ends.iter().map(String::as_str));
+                }
+            }
+            if reached.len() == before {
+                return self.hosts.iter().position(|host| !reached.contains(host.name.as_str()));
+            }
+        }
+    }
+}
+
+impl HostSpec {
+    /// A host called `name` with nothing special about it.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    fn flaw<'a>(&'a self, names: &mut HashSet<&'a str>) -> Option<String> {
+        let name = &self.name;
+        if !is_label(name, 63) || name == "localhost" {
+            return Some(format!(
+                "\"{name}\" cannot name a host: expected up to 63 letters, digits and dashes, not \"localhost\""
+            ));
+        }
+        if !names.insert(name) {
+            return Some(format!("a second host is called \"{name}\"; expected a name of its own"));
+        }
+        // A path that leaves /proc/sys/net would let a scenario change the machine.
+        let safe = |key: &str| {
+            key.strip_prefix("net.").is_some_and(|rest| {
+                rest.split('.').all(|part| {
+                    !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
+                })
+            })
+        };
+        let odd = self.sysctl.keys().find(|key| !safe(key))?;
+        Some(format!(
+            "\"{odd}\" is not a setting of a host's network: expected one below net., such as net.ipv4.tcp_sack"
+        ))
+    }
+}
+
+impl LinkSpec {
+    fn name_flaw<'a>(&'a self, names: &mut HashSet<&'a str>) -> Option<String> {
+        let name = &self.name;
+        if !is_label(name, 15) || name == "lo" {
+            return Some(format!(
+                "\"{name}\" cannot name a link: expected up to 15 letters, digits and dashes, not \"lo\""
+            ));
+        }
+        if !names.insert(name) {
+            return Some(format!("a second link is called \"{name}\"; expected a name of its own"));
+        }
+        None
+    }
+
+    fn ends_flaw(&self, scenario: &Scenario) -> Option<String> {
+        let Self { name, ends, .. } = self;
+        if let Some(end) = ends.iter().find(|end| scenario.host(end).is_none()) {
+            return Some(format!("link \"{name}\" ends at \"{end}\", which is no [[host]] of the scenario"));
+        }
+        let [a, b] = ends;
+        (a == b).then(|| format!("both ends of link \"{name}\" are \"{a}\"; expected two hosts"))
+    }
+}
+
+/// Whether `name` is a label of a domain name (RFC 1123 §2.1) of at most `max` characters.
+pub(super) fn is_label(name: &str, max: usize) -> bool {
+    !name.is_empty()
+        && name.len() <= max
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}

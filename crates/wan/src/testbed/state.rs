@@ -1,0 +1,235 @@
+//! The state directory: where other processes find a running testbed by its name.
+//!
+//! It holds the control socket, the files that the hosts see as their `/etc`, and what gateways write. Its owner keeps a
+//! lock on the file `lock` that the kernel lets go of when the owner and its sentinel are dead; a directory whose lock is
+//! free is stale, and the next testbed of that name takes its place.
+
+use super::{Error, leftovers};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Names the testbed that commands in it and beside it belong to.
+pub const ENV_NAME: &str = "PHOEBUS_TESTBED";
+/// Names the host that a command runs in.
+pub const ENV_HOST: &str = "PHOEBUS_TESTBED_HOST";
+/// The directory that testbeds' state directories are in, should it not be the usual one.
+pub const ENV_DIRECTORY: &str = "PHOEBUS_TESTBED_DIR";
+
+/// A state directory that this process owns. Dropping it leaves the directory, which then is stale.
+#[derive(Debug)]
+pub(super) struct StateDir {
+    name: String,
+    path: PathBuf,
+    lock: File,
+}
+
+/// A testbed as others find it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Found {
+    /// The testbed's name.
+    pub name: String,
+    /// Its state directory.
+    pub path: PathBuf,
+    /// Whether its owner is dead; what is left of it goes with [`Found::clear`].
+    pub stale: bool,
+}
+
+/// What the owner writes down for whoever has to clean up after it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The owner's process.
+    pub(super) pid: u32,
+    /// When it started, in seconds since 1970.
+    pub(super) since: u64,
+    /// The inode numbers of the hosts' network namespaces.
+    pub(super) namespaces: Vec<u64>,
+}
+
+impl StateDir {
+    /// Makes the directory of a new testbed. Without a name it gets one that no other has.
+    pub(super) fn create(name: Option<&str>) -> Result<Self, Error> {
+        let base = base_for_writing()?;
+        // What could not be cleared is no reason not to build another.
+        Found::all()?.iter().filter(|found| found.stale).for_each(|found| drop(found.clear()));
+        if let Some(name) = name {
+            if !super::scenario::is_label(name, 32) {
+                return Err(Error::Name(name.into()));
+            }
+            return Self::create_named(&base, name);
+        }
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let name = match NEXT.fetch_add(1, Ordering::Relaxed) {
+                0 => format!("tb{}", std::process::id()),
+                n => format!("tb{}-{n}", std::process::id()),
+            };
+            match Self::create_named(&base, &name) {
+                Err(Error::NameTaken(_)) => {}
+                made => return made,
+            }
+        }
+    }
+
+    fn create_named(base: &Path, name: &str) -> Result<Self, Error> {
+        // The directory appears under its name only with its lock held, so nobody takes it for stale.
+        let fresh = hidden(base, name, "new");
+        let path = base.join(name);
+        DirBuilder::new().mode(0o700).create(&fresh).map_err(Error::state(&fresh))?;
+        let made = (|| {
+            let lock = File::create(fresh.join("lock")).map_err(Error::state(&fresh))?;
+            flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(Error::state(&fresh))?;
+            // A second round, should the first find a stale directory; a third, should somebody just be looking at it.
+            for _ in 0..3 {
+                match fs::rename(&fresh, &path) {
+                    Ok(()) => return Ok(Self { name: name.into(), path: path.clone(), lock }),
+                    Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTEMPTY | libc::EEXIST)) => {}
+                    Err(error) => return Err(Error::state(&path)(error)),
+                }
+                if !clear(&path, name)? {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+            Err(Error::NameTaken(name.into()))
+        })();
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&fresh);
+        }
+        made
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn lock(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
+    }
+
+    /// Removes the directory of a testbed that never came up.
+    pub(super) fn abandon(self) {
+        let gone = hidden(self.path.parent().unwrap_or(&self.path), &self.name, "gone");
+        if fs::rename(&self.path, &gone).is_ok() {
+            let _ = fs::remove_dir_all(&gone);
+        }
+    }
+
+    /// Writes the file `name` in the directory and returns its path.
+    pub(super) fn write(&self, name: &str, contents: &str) -> Result<PathBuf, Error> {
+        let path = self.path.join(name);
+        fs::write(&path, contents).map_err(Error::state(&path))?;
+        Ok(path)
+    }
+
+    pub(super) fn record(&self, namespaces: Vec<u64>) -> Result<(), Error> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let record = Record { pid: std::process::id(), since, namespaces };
+        let text = serde_json::to_string(&record).map_err(|e| Error::state(&self.path)(io::Error::from(e)))?;
+        self.write("record.json", &text).map(drop)
+    }
+}
+
+impl Found {
+    /// Every testbed of this user on this machine, by name.
+    pub fn all() -> Result<Vec<Self>, Error> {
+        let base = base()?;
+        let entries = match fs::read_dir(&base) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(Error::state(base)(error)),
+        };
+        let mut found: Vec<_> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| super::scenario::is_label(name, 32))
+            .filter_map(|name| {
+                let path = base.join(&name);
+                let stale = is_stale(&path)?;
+                Some(Self { name, path, stale })
+            })
+            .collect();
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    /// Removes what a dead owner left: processes that still run in the hosts, and the directory. Returns whether there was
+    /// anything to remove.
+    pub fn clear(&self) -> Result<bool, Error> {
+        clear(&self.path, &self.name)
+    }
+}
+
+/// Whether the owner of the state directory `path` is dead; none if there is no such directory (any more).
+fn is_stale(path: &Path) -> Option<bool> {
+    let lock = File::open(path.join("lock")).ok()?;
+    Some(flock(&lock, FlockOperation::NonBlockingLockShared).is_ok())
+}
+
+/// Removes the state directory `path` of the testbed `name` if its owner is dead. Returns false if it lives.
+fn clear(path: &Path, name: &str) -> Result<bool, Error> {
+    let lock = match File::open(path.join("lock")) {
+        Ok(lock) => lock,
+        // Gone in the meantime.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(Error::state(path)(error)),
+    };
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(false),
+        Err(error) => return Err(Error::state(path)(error)),
+    }
+    let record = fs::read_to_string(path.join("record.json")).ok().and_then(|text| serde_json::from_str(&text).ok());
+    leftovers::kill(name, &record.unwrap_or_default());
+    // By another name first: whoever makes a testbed of this name meanwhile gets a directory of its own.
+    let gone = hidden(path.parent().unwrap_or(path), name, "gone");
+    fs::rename(path, &gone).map_err(Error::state(path))?;
+    fs::remove_dir_all(&gone).map_err(Error::state(&gone))?;
+    Ok(true)
+}
+
+/// A name beside the testbeds' that cannot be one of them.
+pub(super) fn hidden(base: &Path, name: &str, what: &str) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    base.join(format!(".{name}.{what}.{}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// The directory that state directories are in: what [`ENV_DIRECTORY`] says; else `/run/phoebus/testbeds` for root;
+/// `phoebus/testbeds` in `$XDG_RUNTIME_DIR`; `/tmp/phoebus-UID/testbeds`.
+pub(super) fn base() -> Result<PathBuf, Error> {
+    if let Some(given) = std::env::var_os(ENV_DIRECTORY).filter(|given| !given.is_empty()) {
+        return std::path::absolute(&given).map_err(Error::state(given));
+    }
+    let uid = rustix::process::geteuid();
+    let ours = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+    if uid.is_root() && ours(Path::new("/run")) {
+        return Ok("/run/phoebus/testbeds".into());
+    }
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    Ok(match runtime.filter(|path| path.is_absolute() && ours(path)) {
+        Some(runtime) => runtime.join("phoebus/testbeds"),
+        None => format!("/tmp/phoebus-{}/testbeds", uid.as_raw()).into(),
+    })
+}
+
+/// The same directory, made if need be, and only this user's: others could put words into a testbed's mouth.
+fn base_for_writing() -> Result<PathBuf, Error> {
+    let base = base()?;
+    DirBuilder::new().recursive(true).mode(0o700).create(&base).map_err(Error::state(&base))?;
+    let metadata = fs::symlink_metadata(&base).map_err(Error::state(&base))?;
+    let uid = rustix::process::geteuid().as_raw();
+    if !metadata.is_dir() || metadata.uid() != uid || metadata.mode() & 0o077 != 0 {
+        let expected = format!("expected a directory of user {uid} that is closed to others (mode 700)");
+        return Err(Error::state(base)(io::Error::new(io::ErrorKind::PermissionDenied, expected)));
+    }
+    Ok(base)
+}
