@@ -39,7 +39,7 @@ pub struct DirectionConfig {
     pub loss: Loss,
     /// What the link carries per second, counting the headers and the Ethernet framing of every segment.
     pub rate: Rate,
-    /// Room for packets that wait for the link, in bytes as [`crate::model::Packet::wire_bytes`] counts them; a segment
+    /// Room for packets that wait for the link, in bytes as [`Amount`](crate::model::Amount) counts them; a segment
     /// that does not fit is dropped. Without a rate nothing waits.
     pub queue: ByteSize,
 }

@@ -64,25 +64,25 @@ impl<P: Packet> OneWay<P> {
         }
     }
 
-    /// Takes in a packet. One whose segments exceed the MTU is counted as dropped and comes back, so that the caller can
-    /// answer for it as a router would.
-    pub fn push(&mut self, now: Duration, mut packet: P) -> Option<P> {
+    /// Takes in a packet. Nobody hears of one whose segments exceed the MTU, as on Ethernet: to fragment it, or to answer
+    /// that it is too big, is for the router in front of the link, whose interface has the link's MTU.
+    pub fn push(&mut self, now: Duration, mut packet: P) {
         let now = self.advance(now);
         let amount = packet.amount();
         self.counters.packets_in += 1;
         self.counters.entered += amount;
         if packet.segment_bytes() > u32::from(self.mtu) {
             self.counters.oversize_drops += amount;
-            return Some(packet);
+            return;
         }
         if self.cut {
             self.counters.cut_drops += amount;
-            return None;
+            return;
         }
         self.counters.held += amount;
         if self.config.rate.bits_per_second().is_none() {
             self.onto_wire(packet, now);
-            return None;
+            return;
         }
         let fitting = self.fitting(&packet, now);
         if fitting < packet.segments() {
@@ -96,7 +96,6 @@ impl<P: Packet> OneWay<P> {
             self.send_next(now);
             self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(self.queue_bytes(now));
         }
-        None
     }
 
     /// The next packet that has arrived by `now`; call until there is none.
