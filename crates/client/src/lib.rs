@@ -1,1 +1,35 @@
-//! Sessions for programs: path choice and the client side of a session.
+//! Sessions for programs: path choice and the client side of a session (S16, S19, P8, P38).
+//!
+//! ```no_run
+//! use phoebus_client::{Options, connect, environment};
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let settings = environment::load(environment::variable)?; // PHOEBUS_GW and the others
+//! let mut session = connect(&Options::from(&settings), &"dtn.example:7".parse()?).await?;
+//! session.write_all(b"hello").await?;
+//! session.shutdown().await?; // ends this direction only
+//! let mut answer = Vec::new();
+//! session.read_to_end(&mut answer).await?;
+//! session.finish().await?; // every byte was delivered
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Reading order: [`Options`], [`connect`], [`Session`] and its [`Report`], [`Error`]; [`environment`] reads variables and
+//! files; `bypass` remembers short paths.
+
+mod bypass;
+mod connect;
+pub mod environment;
+mod error;
+mod options;
+mod report;
+mod session;
+
+pub use connect::connect;
+pub use error::Error;
+pub use options::Options;
+pub use phoebus_net::reason;
+pub use report::{Hop, Report};
+pub use session::Session;

@@ -1,26 +1,42 @@
-//! The phoebus command.
+//! The `phoebus` command: one subcommand per file, each with its arguments and a `run`.
+//!
+//! Errors are one line on standard error, `phoebus: what, and what was expected`, and an exit code of [`exit`]. This is a
+//! plain `main`: a testbed needs a process with a single thread, so commands that need a runtime make their own.
 
+mod connect;
+mod exit;
+mod options;
+mod program;
+mod run;
 mod testbed;
 
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Moves bulk data across wide-area networks at the speed of the slowest segment.
-#[derive(Debug, Parser)]
-#[command(name = "phoebus", version)]
+#[derive(Parser)]
+#[command(name = "phoebus", version, after_help = exit::HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum Command {
+    Run(run::Args),
+    Connect(connect::Args),
     Testbed(testbed::TestbedArgs),
 }
 
-/// Commands that need a runtime make their own: a testbed needs a process with a single thread.
 fn main() -> ExitCode {
-    match Cli::parse().command {
-        Command::Testbed(args) => testbed::run(args),
-    }
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
+        Command::Connect(args) => connect::run(args),
+        Command::Testbed(args) => Ok(testbed::run(args)),
+    };
+    result.unwrap_or_else(|error| {
+        let _ = writeln!(std::io::stderr(), "phoebus: {error:#}");
+        exit::code_of(&error)
+    })
 }

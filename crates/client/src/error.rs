@@ -1,0 +1,126 @@
+//! Why there is no session: a code and an `errno` for programs, the hop at fault, a sentence for people (P10, P18).
+
+use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::session::{Code, ProtocolError};
+use phoebus_proto::units::Span;
+use std::io;
+
+/// A session that could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The first gateway cannot be reached.
+    #[error("gateway {gateway}: {source}")]
+    Gateway {
+        /// The first gateway of the path.
+        gateway: Endpoint,
+        /// Why.
+        source: phoebus_net::Error,
+    },
+    /// A gateway refused, or could not reach what comes next.
+    #[error("{}", refusal(.gateway, hop, *code, reason, redirect.as_ref()))]
+    Refused {
+        /// The first gateway of the path, which passed this on.
+        gateway: Endpoint,
+        /// Which hop refused: a gateway's name, or an address that did not answer.
+        hop: String,
+        /// Why, for programs.
+        code: Code,
+        /// Why, as that hop put it.
+        reason: String,
+        /// A gateway that it says is better (P10).
+        redirect: Option<Endpoint>,
+    },
+    /// The gateway wants to know who is there.
+    #[error("gateway {gateway} asks for authentication ({mechanisms}); {advice}")]
+    Authentication {
+        /// The first gateway of the path.
+        gateway: Endpoint,
+        /// What it would accept.
+        mechanisms: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// The first gateway broke the protocol, or speaks another.
+    #[error("gateway {gateway}: {source}")]
+    Protocol {
+        /// The first gateway of the path.
+        gateway: Endpoint,
+        /// What it did.
+        source: ProtocolError,
+    },
+    /// The connection to the first gateway failed during the handshake.
+    #[error("gateway {gateway}: the connection failed before the session was open: {}", phoebus_net::reason(source))]
+    Lost {
+        /// The first gateway of the path.
+        gateway: Endpoint,
+        /// How.
+        source: io::Error,
+    },
+    /// The path did not answer in time.
+    #[error("gateway {gateway} did not say within {limit} whether {destination} has connected")]
+    Timeout {
+        /// The first gateway of the path.
+        gateway: Endpoint,
+        /// Where the session was to end.
+        destination: Endpoint,
+        /// How long was waited.
+        limit: Span,
+    },
+    /// A direct connection failed.
+    #[error("{0}")]
+    Direct(#[from] phoebus_net::Error),
+    /// The system gave no random bytes for a session's identifier.
+    #[error("the system gave no random bytes: {0}")]
+    Random(getrandom::Error),
+}
+
+impl Error {
+    /// The reason, for programs.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Gateway { source, .. } | Self::Direct(source) => source.code(),
+            Self::Refused { code, .. } => *code,
+            Self::Authentication { .. } => Code::AuthRequired,
+            Self::Protocol { .. } => Code::Protocol,
+            Self::Lost { source, .. } => phoebus_net::code_of(source),
+            Self::Timeout { .. } => Code::TimedOut,
+            Self::Random(_) => Code::Internal,
+        }
+    }
+
+    /// The Linux `errno` that a direct connection would have given.
+    pub fn errno(&self) -> i32 {
+        self.code().errno()
+    }
+
+    /// The hop at fault: a gateway or an address; `None` when it is this host.
+    pub fn hop(&self) -> Option<String> {
+        match self {
+            Self::Gateway { gateway, .. }
+            | Self::Authentication { gateway, .. }
+            | Self::Protocol { gateway, .. }
+            | Self::Lost { gateway, .. }
+            | Self::Timeout { gateway, .. } => Some(gateway.to_string()),
+            Self::Refused { hop, gateway, .. } if hop.is_empty() => Some(gateway.to_string()),
+            Self::Refused { hop, .. } => Some(hop.clone()),
+            Self::Direct(_) | Self::Random(_) => None,
+        }
+    }
+
+    /// Whether no gateway was there to say anything, which is when a fallback to a direct connection is in order. A
+    /// gateway that refuses has its reasons.
+    pub(crate) fn without_gateway(&self) -> bool {
+        matches!(self, Self::Gateway { .. })
+    }
+}
+
+fn refusal(gateway: &Endpoint, hop: &str, code: Code, reason: &str, redirect: Option<&Endpoint>) -> String {
+    let mut text = if hop.is_empty() { gateway.to_string() } else { hop.to_owned() };
+    let phrase = code.to_string();
+    text.push_str(": ");
+    text.push_str(if reason.is_empty() { &phrase } else { reason });
+    if let Some(better) = redirect {
+        text.push_str(&format!(" (it names a better gateway: {better})"));
+    }
+    text
+}

@@ -1,0 +1,60 @@
+//! What a session is asked for with.
+
+use phoebus_net::{CongestionControl, Profile};
+use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::settings::Settings;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How sessions are to be made.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Gateways, the first hop first; one may choose further ones. Empty: connections are direct.
+    pub path: Vec<Endpoint>,
+    /// E-mail address for gateways that ask for one (P26).
+    pub user: Option<String>,
+    /// The socket of the first hop.
+    pub profile: Profile,
+    /// How long the first gateway may take to accept a connection. 10 s: four SYNs, and no more patience than people have
+    /// for something that is meant to be near.
+    pub connect_limit: Duration,
+    /// How long the path may take to say that the destination has connected. 150 s: longer than a gateway's own connect,
+    /// for which Linux takes up to 127 s, so that it is the gateway that says what is wrong.
+    pub open_limit: Duration,
+    /// How long, at the end of a session, the far side may acknowledge nothing. 5 minutes, as the profile's user time-out.
+    pub finish_limit: Duration,
+    /// Destinations whose path measured a shorter round trip go direct (S26); zero: none.
+    pub bypass_rtt: Duration,
+    /// Whether to go direct when the first gateway cannot be reached.
+    pub fallback: bool,
+    /// Where round trips are remembered.
+    pub cache: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::from(&Settings::default())
+    }
+}
+
+impl From<&Settings> for Options {
+    fn from(settings: &Settings) -> Self {
+        // What `net` does not know by name is left to the system, and the report says what is in force.
+        let congestion_control = match settings.congestion_control.as_deref() {
+            None => CongestionControl::System,
+            Some("bbr") => CongestionControl::Auto,
+            Some(name) => name.parse().unwrap_or(CongestionControl::System),
+        };
+        Self {
+            path: if settings.disabled { Vec::new() } else { settings.path.clone() },
+            user: settings.user.clone(),
+            profile: Profile { congestion_control, ..Profile::default() },
+            connect_limit: Duration::from_secs(10),
+            open_limit: Duration::from_secs(150),
+            finish_limit: Duration::from_secs(300),
+            bypass_rtt: settings.bypass_rtt,
+            fallback: settings.fallback,
+            cache: settings.cache.clone(),
+        }
+    }
+}

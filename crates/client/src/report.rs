@@ -1,0 +1,78 @@
+//! What a session got, hop by hop (S20, R12; invariant 4: what was asked for and not had is said).
+
+use phoebus_proto::session::message::HopReport;
+use serde::Serialize;
+use std::fmt;
+
+/// The report of an open session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The session's identifier; empty for a direct connection.
+    pub session: String,
+    /// Where it ends.
+    pub destination: String,
+    /// Its hops, from this host on.
+    pub hops: Vec<Hop>,
+    /// Round trip of all hops, in microseconds.
+    pub rtt_us: u64,
+    /// How long it took to open, in microseconds.
+    pub opened_in_us: u64,
+    /// Why the connection is direct although gateways were set; empty if nothing is to be said.
+    pub note: String,
+}
+
+/// A hop of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Hop {
+    /// Who opened it: a gateway's name, or `client`.
+    pub from: String,
+    /// Where it leads: a gateway's name or the destination's address.
+    pub to: String,
+    /// `tcp`, `tls`, `quic`, `udt`.
+    pub transport: String,
+    /// The congestion control in force at its beginning.
+    pub congestion_control: String,
+    /// `none`, `auth` or `encrypt`.
+    pub security: String,
+    /// Round trip in microseconds, 0 where it is not known.
+    pub rtt_us: u64,
+    /// Send buffer in force, in bytes.
+    pub send_buffer: u64,
+    /// Receive buffer in force, in bytes.
+    pub receive_buffer: u64,
+    /// Whether its connection had carried a session before.
+    pub warm: bool,
+    /// What was asked for and not had; empty if nothing.
+    pub note: String,
+}
+
+impl From<HopReport<'_>> for Hop {
+    fn from(hop: HopReport) -> Self {
+        Self {
+            from: hop.from.to_owned(),
+            to: hop.to.to_owned(),
+            transport: hop.transport.to_owned(),
+            congestion_control: hop.congestion_control.to_owned(),
+            security: hop.security.to_owned(),
+            rtt_us: hop.rtt_us,
+            send_buffer: hop.send_buffer,
+            receive_buffer: hop.receive_buffer,
+            warm: hop.warm,
+            note: hop.note.to_owned(),
+        }
+    }
+}
+
+/// For people: `client –8.1ms tcp/bbr→ pg1 –100.2ms tcp/bbr warm→ pg2 –8.0ms tcp/cubic→ 10.0.0.4:80`.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for hop in &self.hops {
+            let warm = if hop.warm { " warm" } else { "" };
+            let rtt = hop.rtt_us as f64 / 1000.0;
+            write!(f, "{} –{rtt:.1}ms {}/{}{warm}→ ", hop.from, hop.transport, hop.congestion_control)?;
+        }
+        f.write_str(self.hops.last().map_or(&self.destination, |hop| &hop.to))?;
+        let notes = self.hops.iter().map(|hop| &hop.note).chain([&self.note]);
+        notes.filter(|note| !note.is_empty()).try_for_each(|note| write!(f, "; {note}"))
+    }
+}

@@ -1,0 +1,55 @@
+//! Exit codes, the same for every subcommand, and how an error carries one.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Something failed on the way.
+pub(crate) const FAILED: u8 = 1;
+/// Wrong arguments, variables or configuration; nothing was begun. Also clap's.
+pub(crate) const USAGE: u8 = 2;
+/// A session could not be opened.
+pub(crate) const UNREACHABLE: u8 = 3;
+/// `phoebus run` could not prepare the command, by the convention of env(1) and timeout(1).
+pub(crate) const PREPARE: u8 = 125;
+/// The command was found but cannot be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// The command was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// For `--help`.
+pub(crate) const HELP: &str = "\
+Exit codes: 0 success; 1 failed on the way; 2 wrong arguments, variables or configuration; 3 a session could not be
+opened. Commands that run a program exit as it does, or with 125 (it could not be prepared), 126 (it cannot be executed)
+or 127 (it was not found).";
+
+/// An error with an exit code of its own.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    code: u8,
+    message: String,
+}
+
+impl Exit {
+    /// `error`, to end with `code`.
+    pub(crate) fn with(code: u8, error: impl fmt::Display) -> anyhow::Error {
+        anyhow::Error::new(Self { code, message: error.to_string() })
+    }
+
+    /// A wrong argument, variable or configuration.
+    pub(crate) fn usage(error: impl fmt::Display) -> anyhow::Error {
+        Self::with(USAGE, error)
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Exit {}
+
+/// The code that `error` asks for.
+pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
+    error.downcast_ref::<Exit>().map_or(FAILED, |exit| exit.code).into()
+}

@@ -1,0 +1,104 @@
+//! Options that stand for the variables of a client: `--gateway` for `PHOEBUS_GW`, and so on. An option stands before the
+//! environment.
+
+use crate::exit::Exit;
+use phoebus_client::environment;
+use phoebus_proto::settings::{Key, Settings};
+
+/// Which gateways, and for what.
+#[derive(clap::Args)]
+pub(crate) struct Route {
+    /// First gateway; its routes choose the rest [env: PHOEBUS_GW]
+    #[arg(long, short, value_name = "HOST/PORT")]
+    gateway: Option<String>,
+    /// All gateways in order, in place of --gateway [env: PHOEBUS_PATH]
+    #[arg(long, value_name = "HOST/PORT,...", conflicts_with = "gateway")]
+    path: Option<String>,
+    /// Congestion control of the first hop, or "system" [env: PHOEBUS_CC; default: bbr where it is permitted]
+    #[arg(long, value_name = "NAME")]
+    cc: Option<String>,
+    /// E-mail address for gateways that ask for one [env: PHOEBUS_USER]
+    #[arg(long, value_name = "ADDRESS")]
+    user: Option<String>,
+    /// Go direct when the first gateway cannot be reached [env: PHOEBUS_FALLBACK=1]
+    #[arg(long)]
+    fallback: bool,
+    /// Go direct where the path measured a shorter round trip before, such as 2ms [env: PHOEBUS_BYPASS_RTT]
+    #[arg(long, value_name = "DURATION")]
+    bypass_rtt: Option<String>,
+    /// Append each session's report to this file, in JSON [env: PHOEBUS_REPORT]
+    #[arg(long, value_name = "FILE")]
+    report: Option<String>,
+    /// Say on standard error what happens [env: PHOEBUS_VERBOSE=1]
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+/// A variable to be set, or to be removed because an option replaces it.
+pub(crate) type Variable = (Key, Option<String>);
+
+impl Route {
+    /// The variables that these options stand for.
+    pub(crate) fn variables(self) -> Vec<Variable> {
+        let switch = |on: bool| on.then(|| "1".to_owned());
+        let mut variables: Vec<Variable> = [
+            (Key::Gateway, self.gateway),
+            (Key::Path, self.path),
+            (Key::CongestionControl, self.cc),
+            (Key::User, self.user),
+            (Key::Fallback, switch(self.fallback)),
+            (Key::BypassRtt, self.bypass_rtt),
+            (Key::Report, self.report.map(absolute)),
+            (Key::Verbose, switch(self.verbose)),
+        ]
+        .into_iter()
+        .filter(|(_, value)| value.is_some())
+        .collect();
+        // The environment's path would stand before this gateway.
+        if variables.iter().any(|(key, _)| *key == Key::Gateway) {
+            variables.push((Key::Path, None));
+        }
+        variables
+    }
+}
+
+/// The settings that these variables, the environment and the files amount to.
+///
+/// # Errors
+/// One sentence, exit code 2.
+pub(crate) fn settings(variables: &[Variable]) -> anyhow::Result<Settings> {
+    // An option is named as such when it is wrong, the environment when that is.
+    for (key, value) in variables {
+        if let Some(value) = value {
+            Settings::default().apply(*key, value).map_err(|why| Exit::usage(format!("{}: {why}", option(*key))))?;
+        }
+    }
+    environment::load(|name| match variables.iter().find(|(key, _)| key.name() == name) {
+        Some((_, value)) => value.clone(),
+        None => environment::variable(name),
+    })
+    .map_err(Exit::usage)
+}
+
+/// The option that stands for a variable.
+fn option(key: Key) -> &'static str {
+    match key {
+        Key::Gateway => "--gateway",
+        Key::Path => "--path",
+        Key::Only => "--only",
+        Key::Except => "--except",
+        Key::User => "--user",
+        Key::Disable => "PHOEBUS_DISABLE",
+        Key::CongestionControl => "--cc",
+        Key::BypassRtt => "--bypass-rtt",
+        Key::Fallback => "--fallback",
+        Key::Report => "--report",
+        Key::Verbose => "--verbose",
+        Key::Cache => "PHOEBUS_CACHE",
+    }
+}
+
+/// On the command line a file is relative to the directory that the user is in.
+fn absolute(file: String) -> String {
+    std::path::absolute(&file).ok().and_then(|path| path.into_os_string().into_string().ok()).unwrap_or(file)
+}

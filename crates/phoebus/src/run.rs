@@ -1,0 +1,130 @@
+//! `phoebus run`: a program whose connections go through gateways (P29–P33), by way of the preload shim.
+//!
+//! This only prepares: it checks settings and program, sets variables, and becomes the program. What the shim cannot reach
+//! is said here, where it can be seen, since the program would silently go direct.
+
+use crate::exit::{self, Exit};
+use crate::options::{self, Route, Variable};
+use crate::program::{self, Library, Trouble};
+use anyhow::Result;
+use phoebus_proto::settings::Key;
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const LIBRARY: &str = "libphoebus_preload.so";
+const LIBRARY_VARIABLE: &str = "PHOEBUS_PRELOAD_LIB";
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Run a program whose connections go through gateways
+///
+/// Options stand before the environment, that before ~/.config/phoebus/client.conf and /etc/phoebus/client.conf. Without
+/// --only, all connections go through gateways except those to this host itself. The program needs no change; what
+/// cannot be reached this way (static and Go programs, setuid programs) is said on standard error.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Exits as the program does; 2 wrong options, variables or configuration; 125 the program could not be prepared;
+126 it cannot be executed; 127 it was not found.
+
+Examples:
+  phoebus run --gateway pg1.example/5006 -- curl -O https://data.example/run7.tar
+  phoebus run --path pg1.example/5006,pg2.example/5006 --only .example.org:22 -- scp run7.tar dtn.example.org:
+")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    route: Route,
+    /// Only these destinations: 10.3.0.0/16:5000-5999,[2001:db8::]/32,host.example,.example.org:443 [env: PHOEBUS_ONLY]
+    #[arg(long, value_name = "LIST")]
+    only: Option<String>,
+    /// Not these destinations [env: PHOEBUS_EXCEPT]
+    #[arg(long, value_name = "LIST")]
+    except: Option<String>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program; returns only on failure.
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    let Args { route, only, except, command } = args;
+    let mut variables = route.variables();
+    for (key, value) in [(Key::Only, only), (Key::Except, except)] {
+        variables.extend(value.map(|value| (key, Some(value))));
+    }
+    let settings = options::settings(&variables)?;
+    let (name, arguments) = command.split_first().ok_or_else(|| Exit::usage("no command was given"))?;
+    let file = find_program(name)?;
+    let mut program = Command::new(name);
+    program.args(arguments);
+    if !settings.disabled {
+        if settings.path.is_empty() {
+            return Err(Exit::usage("no gateway is set; give --gateway HOST/PORT or set PHOEBUS_GW"));
+        }
+        preload(&mut program, name, &file, &variables)?;
+    }
+    let error = program.exec();
+    let code = if error.kind() == ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
+    Err(Exit::with(code, format!("cannot run {}: {}", file.display(), phoebus_client::reason(&error))))
+}
+
+fn preload(program: &mut Command, name: &OsStr, file: &Path, variables: &[Variable]) -> Result<()> {
+    let library = find_library()?;
+    match program::inspect(file, &library) {
+        Ok(()) => {}
+        Err(trouble @ Trouble::Unloadable { .. }) => {
+            return Err(Exit::with(exit::PREPARE, trouble.sentence(name)));
+        }
+        Err(trouble) => eprintln!("phoebus: {}", trouble.sentence(name)),
+    }
+    let mut preload = library.file.into_os_string();
+    // The dynamic loader parts names by colons and blanks, and has no way to quote them.
+    if preload.as_bytes().iter().any(|byte| *byte == b':' || byte.is_ascii_whitespace()) {
+        let shown = preload.display();
+        let why = "the dynamic loader takes no file names with blanks or colons in LD_PRELOAD";
+        return Err(Exit::with(exit::PREPARE, format!("cannot preload \"{shown}\": {why}; move the library")));
+    }
+    if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    program.env(PRELOAD, preload);
+    for (key, value) in variables {
+        match value {
+            Some(value) => program.env(key.name(), value),
+            None => program.env_remove(key.name()),
+        };
+    }
+    Ok(())
+}
+
+/// The file that will be executed, as execvp(3) looks for it.
+fn find_program(name: &OsStr) -> Result<PathBuf> {
+    let not_found = || Exit::with(exit::NOT_FOUND, format!("cannot run \"{}\": command not found", name.display()));
+    if name.as_bytes().contains(&b'/') {
+        let file = PathBuf::from(name);
+        return if file.exists() { Ok(file) } else { Err(not_found()) };
+    }
+    program::in_path(name).ok_or_else(not_found)
+}
+
+/// The shim: where the user says, or beside this program, or where a package puts it.
+fn find_library() -> Result<Library> {
+    let fail = |why: String| Exit::with(exit::PREPARE, why);
+    if let Some(file) = std::env::var_os(LIBRARY_VARIABLE).filter(|file| !file.is_empty()) {
+        let file = std::path::absolute(&file).unwrap_or_else(|_| file.into());
+        return Library::open(file).map_err(|why| fail(format!("{LIBRARY_VARIABLE}: {why}")));
+    }
+    let own = std::env::current_exe().unwrap_or_default();
+    let directory = own.parent().unwrap_or(Path::new("/"));
+    let candidates = ["", "../lib", "../lib/phoebus"].map(|place| directory.join(place).join(LIBRARY));
+    match candidates.iter().find(|file| file.exists()) {
+        Some(file) => Library::open(file.canonicalize().unwrap_or_else(|_| file.clone())).map_err(fail),
+        None => Err(fail(format!(
+            "{LIBRARY} is neither in {} nor in ../lib from there; build or install it, or name it in {LIBRARY_VARIABLE}",
+            directory.display()
+        ))),
+    }
+}
