@@ -1,4 +1,5 @@
 //! Sessions over loopback, against the other end of the handshake: what is opened, refused, asked for, broken or lost.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use phoebus_client::{Error, Options, Session, connect};
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
