@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use phoebus_client::{Error, Options, Session, connect};
-use phoebus_proto::endpoint::{Endpoint, EndpointRef};
+use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::acceptor::{Acceptor, Request, State};
 use phoebus_proto::session::message::{Challenge, HopReport, Open, Opened, Refused, Requirements};
 use phoebus_proto::session::{Code, List};
@@ -102,7 +102,7 @@ async fn a_refusal_says_which_hop_and_why() {
             reason: "cannot connect to 10.0.0.4:7: connection refused",
             hop: "pg2",
             limits: Requirements::default(),
-            redirect: Some(EndpointRef::from(better.as_ref())),
+            redirect: Some(better.as_ref()),
         };
         acceptor.refuse(&refused).unwrap();
         send(&mut stream, &mut acceptor);
