@@ -1,1 +1,46 @@
-//! The Phoebus gateway: accept, authenticate, admit, route, dial, relay.
+//! The Phoebus gateway: accept, authenticate, admit, route, dial, relay (P4–P8, P17–P24, P37–P39).
+//!
+//! # The life of a session
+//!
+//! 1. [`gateway`](Gateway) accepts a connection and gives it a task of its own, `connection`, which reads the handshake
+//!    within time and number limits.
+//! 2. `session` counts it, refuses a repeated one, and asks `hop` for the next hop.
+//! 3. `hop` asks `admit` for the way (the client's path or the routes) and whether the rules allow it, then takes a warm
+//!    connection from the peer's `pool`, or resolves and dials the destination.
+//! 4. OPENED goes back, with a report of every hop. `relay` splices bytes both ways until both directions have ended, or
+//!    until one hop fails, which resets the other.
+//! 5. `record` writes one line to the log. A framed connection goes back to its pool.
+//!
+//! [`Config`] is the configuration, [`Status`] what `phoebus status` shows, [`serve`] the whole with its signals.
+//!
+//! The paths by which a session ends are few on purpose. Everything but the success of step 4 drops the connections, and a
+//! dropped connection is reset ([`phoebus_net`]): a panic, a cancelled task, an error nobody thought of.
+
+mod admin;
+mod admit;
+pub mod config;
+mod connection;
+mod counters;
+mod gateway;
+mod handshake;
+mod hop;
+mod keeper;
+mod live;
+mod pool;
+mod quota;
+mod record;
+mod refusal;
+mod relay;
+mod request;
+mod seen;
+mod serve;
+mod session;
+mod shared;
+mod status;
+
+pub use config::{Config, ConfigError};
+pub use counters::Totals;
+pub use gateway::{Gateway, StartError};
+pub use pool::PoolStatus;
+pub use serve::{Outcome, serve};
+pub use status::{HopStatus, SessionStatus, Status};

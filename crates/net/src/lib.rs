@@ -14,7 +14,7 @@
 //!
 //! The kernel closes the sockets of a killed process with FIN, which its peers read as a clean end. Therefore every
 //! [`Stream`] carries `SO_LINGER{1,0}` from before connect or listen: whatever drops it (a panic, a signal, a forgotten
-//! path) resets the connection. [`Stream::close`] disarms it, and is only for a stream whose both directions have ended.
+//! path) resets the connection. [`Stream::disarm`] is only for a stream whose both directions have ended.
 
 pub mod carrier;
 pub mod dial;

@@ -92,6 +92,23 @@ impl TcpStats {
         })
     }
 
+    /// The same with everything that only grows counted from `start` on: what one session did on a connection that had
+    /// carried others.
+    #[must_use]
+    pub fn since(mut self, start: &Self) -> Self {
+        for (now, then) in [
+            (&mut self.bytes_sent, start.bytes_sent),
+            (&mut self.bytes_acked, start.bytes_acked),
+            (&mut self.bytes_received, start.bytes_received),
+            (&mut self.bytes_retransmitted, start.bytes_retransmitted),
+            (&mut self.retransmits, start.retransmits),
+            (&mut self.segments_sent, start.segments_sent),
+        ] {
+            *now = now.saturating_sub(then);
+        }
+        self
+    }
+
     /// For how long the peer has acknowledged nothing although bytes are outstanding. A peer that has stopped reading is
     /// heard all the same: it acknowledges the probes of its window.
     pub fn unheard(&self) -> Duration {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// A connection. Dropped, it is reset; [`Stream::close`] ends it in peace.
+/// A connection. Dropped, it is reset, unless it was [disarmed](Stream::disarm).
 #[derive(Debug)]
 pub struct Stream {
     io: TcpStream,
@@ -157,7 +157,8 @@ impl Stream {
     }
 
     /// Waits until the peer has acknowledged all bytes and the end of the stream; gives up when `patience` passes
-    /// without an acknowledgement. Cancel safe.
+    /// without an acknowledgement of more. A peer that has stopped reading may start again much later, so a relay has
+    /// `Duration::MAX`. Cancel safe.
     ///
     /// # Errors
     /// `TimedOut`, or how the connection failed.
@@ -184,10 +185,15 @@ impl Stream {
         }
     }
 
-    /// Ends the connection in peace. Only for one whose both directions have ended and were forwarded, or which carries
-    /// no session: bytes that are still to be acknowledged go on being delivered by the kernel.
-    pub fn close(self) {
+    /// Lets the connection end in peace when it is dropped. Only for one whose both directions have ended and were
+    /// forwarded, or which carries no session: bytes that are still to be acknowledged go on being delivered by the kernel.
+    pub fn disarm(&self) {
         // Failing to disarm leaves the reset in place, which is the safe side.
         let _ = socket2::SockRef::from(&self.io).set_linger(None);
+    }
+
+    /// [Disarms](Stream::disarm) and drops.
+    pub fn close(self) {
+        self.disarm();
     }
 }

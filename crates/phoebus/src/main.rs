@@ -5,9 +5,11 @@
 
 mod connect;
 mod exit;
+mod gateway;
 mod options;
 mod program;
 mod run;
+mod status;
 mod testbed;
 
 use clap::{Parser, Subcommand};
@@ -26,6 +28,8 @@ struct Cli {
 enum Command {
     Run(run::Args),
     Connect(connect::Args),
+    Gateway(gateway::Args),
+    Status(status::Args),
     Testbed(testbed::TestbedArgs),
 }
 
@@ -33,6 +37,8 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(args),
         Command::Connect(args) => connect::run(args),
+        Command::Gateway(args) => gateway::run(args),
+        Command::Status(args) => status::run(args),
         Command::Testbed(args) => Ok(testbed::run(args)),
     };
     result.unwrap_or_else(|error| {

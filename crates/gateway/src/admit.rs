@@ -1,0 +1,171 @@
+//! Whether a session may be, and which way it goes: allow rules, requirements, routes (P9–P11, P38, invariant 5).
+//!
+//! Names and addresses are judged apart. A destination that is a name passes by a rule that names it, or, where it is
+//! resolved, by rules about the addresses it leads to; and whatever let it pass, the addresses are looked at again once
+//! they are known, so that a name cannot lead where an address would have been refused.
+
+use crate::config::{Config, Pattern, Route, Rule, Source};
+use crate::refusal::Refusal;
+use crate::request::Request;
+use phoebus_proto::endpoint::{Endpoint, Host, HostRef};
+use phoebus_proto::session::Code;
+use phoebus_proto::session::message::{Requirements, Security};
+use std::net::{IpAddr, SocketAddr};
+
+/// The next hop of a session.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Next<'a> {
+    /// The gateway of this name.
+    Peer(&'a str),
+    /// The destination itself, by this route; `None` where no route names it.
+    Direct(Option<&'a Route>),
+}
+
+/// Which way `request` goes.
+pub(crate) fn route<'a>(config: &'a Config, request: &Request) -> Result<Next<'a>, Refusal> {
+    if request.visited.contains(&config.name) {
+        return Err(looped(format!("this gateway, {}, was visited already", config.name)));
+    }
+    let own = |hop: &&Endpoint| matches!(&hop.host, Host::Name(name) if *name == config.name);
+    if let Some(hop) = request.path.iter().find(own) {
+        return Err(looped(format!("the path comes back to this gateway ({hop})")));
+    }
+    let next = match request.path.first() {
+        Some(hop) => Next::Peer(peer_at(config, hop)?),
+        None => by_route(config, request.destination.host.as_ref()),
+    };
+    match next {
+        Next::Peer(peer)
+            if request.visited.iter().any(|name| name == peer) || request.peer.as_deref() == Some(peer) =>
+        {
+            Err(looped(format!("the next hop, {peer}, was visited already")))
+        }
+        Next::Peer(_) if request.visited.len() + 1 > phoebus_proto::endpoint::PATH_MAX => {
+            Err(looped("the path has too many gateways".to_owned()))
+        }
+        next => Ok(next),
+    }
+}
+
+/// Whether the configuration lets `request` have its destination, as far as can be said before names are resolved.
+pub(crate) fn allowed(config: &Config, request: &Request, next: Next<'_>) -> Result<(), Refusal> {
+    let destination = request.destination.as_ref();
+    let admitted = match destination.host {
+        HostRef::Addr(addr) => rules(config, request).any(|rule| rule.to.iter().any(|to| to.admits(addr))),
+        HostRef::Name(_) if by_name(config, request).next().is_some() => true,
+        // Its addresses will be judged; only the gateway that resolves it can say.
+        HostRef::Name(_) if matches!(next, Next::Direct(_)) => {
+            rules(config, request).any(|rule| rule.to.iter().any(|to| matches!(to, Pattern::Net(_))))
+        }
+        HostRef::Name(_) => false,
+    };
+    if admitted { Ok(()) } else { Err(not_allowed(request, format!("{destination}"))) }
+}
+
+/// Those of `addresses` that `request`'s destination, a name, may lead to.
+pub(crate) fn allowed_addresses(
+    config: &Config,
+    request: &Request,
+    addresses: Vec<SocketAddr>,
+) -> Result<Vec<SocketAddr>, Refusal> {
+    let may = |addr: IpAddr| {
+        by_name(config, request).any(|to| to.name_may_lead_to(addr))
+            || rules(config, request)
+                .any(|rule| rule.to.iter().any(|to| matches!(to, Pattern::Net(_)) && to.admits(addr)))
+    };
+    let (allowed, refused): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|addr| may(addr.ip()));
+    match refused.first() {
+        Some(addr) if allowed.is_empty() => {
+            Err(not_allowed(request, format!("{}, which resolves to {},", request.destination, addr.ip())))
+        }
+        _ => Ok(allowed),
+    }
+}
+
+/// Whether this gateway can give what `request` needs. What it cannot is refused and not passed over in silence; `available`
+/// is the most that it buffers of one direction.
+pub(crate) fn requirements(request: &Request, available: u64) -> Result<(), Refusal> {
+    let wanted = request.requirements;
+    let limits = Requirements {
+        buffer: Some(available),
+        streams: Some(1),
+        security: Some(Security::None),
+        ..Requirements::default()
+    };
+    let refuse = |reason: String| Err(Refusal { limits: Box::new(limits), ..Refusal::new(Code::Requirement, reason) });
+    match wanted {
+        Requirements { buffer: Some(bytes), .. } if bytes > available => {
+            refuse(format!("a buffer of {bytes} bytes was asked for; at most {available} can be had"))
+        }
+        Requirements { rate: Some(_), .. } | Requirements { duration: Some(_), .. } => {
+            refuse("bandwidth was asked for, but no reservations can be had here".to_owned())
+        }
+        Requirements { streams: Some(streams), .. } if streams > 1 => {
+            refuse(format!("{streams} connections per hop were asked for; only 1 can be had"))
+        }
+        Requirements { security: Some(security), .. } if security > Security::None => {
+            refuse("protected hops were asked for, but no hop of this gateway is protected".to_owned())
+        }
+        _ if request.resumable => {
+            refuse("a resumable session was asked for, but no hop of this gateway can resume".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The peer that an entry of a path means: by its address, or by its name.
+fn peer_at<'a>(config: &'a Config, hop: &Endpoint) -> Result<&'a str, Refusal> {
+    let by_address = || config.peers.values().find(|peer| peer.address == *hop);
+    let named = || match &hop.host {
+        Host::Name(name) => config.peers.get(name),
+        Host::Addr(_) => None,
+    };
+    by_address().or_else(named).map(|peer| peer.name.as_str()).ok_or_else(|| {
+        let reason = format!("{hop}, the next gateway of the path, is no peer of this gateway");
+        Refusal::new(Code::NoRoute, reason)
+    })
+}
+
+/// The route that fits the destination most closely; the first of equals.
+fn by_route<'a>(config: &'a Config, host: HostRef<'_>) -> Next<'a> {
+    let mut best: Option<(usize, &Route)> = None;
+    for route in &config.routes {
+        if let Some(fit) = route.to.fit(host)
+            && best.is_none_or(|(fitted, _)| fit > fitted)
+        {
+            best = Some((fit, route));
+        }
+    }
+    match best {
+        Some((_, Route { via: Some(peer), .. })) => Next::Peer(peer),
+        direct => Next::Direct(direct.map(|(_, route)| route)),
+    }
+}
+
+/// The rules for whoever asks, on the destination's port.
+fn rules<'a>(config: &'a Config, request: &'a Request) -> impl Iterator<Item = &'a Rule> {
+    let from = |source: &Source| match source {
+        Source::Net(net) => net.contains(request.from.ip()),
+        Source::Peer(name) => request.peer.as_ref() == Some(name),
+    };
+    let port = request.destination.port;
+    config.rules.iter().filter(move |rule| {
+        rule.from.iter().any(from) && (rule.ports.is_empty() || rule.ports.iter().any(|ports| ports.contains(&port)))
+    })
+}
+
+/// The patterns that let the destination's name pass.
+fn by_name<'a>(config: &'a Config, request: &'a Request) -> impl Iterator<Item = &'a Pattern> {
+    let host = request.destination.host.as_ref();
+    let names = matches!(host, HostRef::Name(_));
+    rules(config, request).flat_map(|rule| &rule.to).filter(move |to| names && to.fit(host).is_some())
+}
+
+fn not_allowed(request: &Request, what: String) -> Refusal {
+    let who = request.peer.clone().unwrap_or_else(|| request.from.ip().to_canonical().to_string());
+    Refusal::new(Code::NotAllowed, format!("{what} is not allowed to {who}"))
+}
+
+fn looped(reason: String) -> Refusal {
+    Refusal::new(Code::Loop, reason)
+}

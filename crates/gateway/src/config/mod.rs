@@ -1,0 +1,140 @@
+//! The configuration of a gateway: read once from TOML into a form that cannot be wrong (`docs/guide/gateway.md`).
+//!
+//! Whatever is wrong is said with file, line, column and what was expected. The default allows nothing: without `[[allow]]`
+//! rules every session is refused (invariant 5).
+
+mod error;
+mod pattern;
+mod raw;
+mod read;
+
+pub use error::ConfigError;
+pub use pattern::{Net, Pattern};
+pub use raw::{Auth, Limits, Log, LogFormat, LogLevel, Pool};
+
+use phoebus_net::Profile;
+use phoebus_proto::endpoint::Endpoint;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A configuration that can be used.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// What the gateway calls itself towards others; the host's name by default.
+    pub name: String,
+    /// An e-mail address, sent to peers that want to know who asks (P26).
+    pub contact: Option<String>,
+    /// Where it accepts sessions; at least one.
+    pub listeners: Vec<Listen>,
+    /// Gateways that it may hand sessions to, and accept them from, by name.
+    pub peers: BTreeMap<String, Peer>,
+    /// Which way destinations lie.
+    pub routes: Vec<Route>,
+    /// How the last gateway connects to destinations that no route names: `[profile.default]`.
+    pub direct: Arc<Profile>,
+    /// What is allowed; all else is not.
+    pub rules: Vec<Rule>,
+    /// Bounds.
+    pub limits: Limits,
+    /// Where `phoebus status` asks.
+    pub admin: Option<PathBuf>,
+    /// How the log is written.
+    pub log: Log,
+}
+
+/// A socket that accepts sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// Its address.
+    pub address: SocketAddr,
+    /// How accepted connections are set up.
+    pub profile: Arc<Profile>,
+    /// Whether clients must say who they are.
+    pub auth: Auth,
+}
+
+/// A neighbouring gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// What it calls itself.
+    pub name: String,
+    /// Where it listens.
+    pub address: Endpoint,
+    /// How connections to it are set up.
+    pub profile: Arc<Profile>,
+    /// Where its connections come from, besides the addresses of `address`.
+    pub from: Vec<Net>,
+    /// Connections kept ready.
+    pub pool: Pool,
+}
+
+/// Which way some destinations lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Which destinations.
+    pub to: Pattern,
+    /// The next gateway, or `None`: this one connects to them.
+    pub via: Option<String>,
+    /// How it connects to them.
+    pub profile: Arc<Profile>,
+}
+
+/// Something that is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// For whom.
+    pub from: Vec<Source>,
+    /// Whereto.
+    pub to: Vec<Pattern>,
+    /// On which ports; empty: all.
+    pub ports: Vec<RangeInclusive<u16>>,
+}
+
+/// Who asks for a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A connection from these addresses.
+    Net(Net),
+    /// This peer.
+    Peer(String),
+}
+
+impl Config {
+    /// The configuration in `file`.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or as [`Config::parse`].
+    pub fn read(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            ConfigError::new(file, format!("cannot read the configuration: {}", phoebus_net::reason(&error)))
+        })?;
+        Self::parse(&text, file)
+    }
+
+    /// The configuration in `text`, which came from `file`.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what was expected.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
+        let raw: raw::File = toml::from_str(text).map_err(|error| match error.span() {
+            Some(span) => ConfigError::at(file, text, span, read::one_line(error.message())),
+            None => ConfigError::new(file, read::one_line(error.message())),
+        })?;
+        read::Reader { file, text }.config(raw)
+    }
+
+    /// The most that one direction of a session may hold: receive buffer, pipe and send buffer.
+    pub(crate) fn buffer(&self) -> Option<u64> {
+        self.limits.buffer.map(|size| size.0)
+    }
+
+    /// The most that a direction holds between its two sockets.
+    pub(crate) fn hold(&self) -> usize {
+        let pipe = self.limits.pipe.0;
+        let hold = self.buffer().map_or(pipe, |total| pipe.min(total / 4));
+        usize::try_from(hold).unwrap_or(usize::MAX)
+    }
+}

@@ -1,0 +1,217 @@
+//! The configuration as it stands in the file: TOML, unknown keys refused.
+
+use phoebus_net::Profile;
+use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::units::{ByteSize, Span};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+use toml::Spanned;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) name: Option<Spanned<String>>,
+    pub(super) contact: Option<String>,
+    #[serde(default)]
+    pub(super) listen: Vec<Listen>,
+    #[serde(default)]
+    pub(super) profile: BTreeMap<String, Profile>,
+    #[serde(default)]
+    pub(super) peer: Vec<Peer>,
+    #[serde(default)]
+    pub(super) route: Vec<Route>,
+    #[serde(default)]
+    pub(super) allow: Vec<Allow>,
+    #[serde(default)]
+    pub(super) limits: Limits,
+    #[serde(default)]
+    pub(super) admin: Admin,
+    #[serde(default)]
+    pub(super) log: Log,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Listen {
+    pub(super) address: Spanned<String>,
+    pub(super) profile: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) auth: Auth,
+}
+
+/// Who may open sessions on a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auth {
+    /// Whoever the allow rules admit.
+    #[default]
+    None,
+    /// Whoever the allow rules admit and who gives an e-mail address (P26).
+    Anonymous,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Peer {
+    pub(super) name: Spanned<String>,
+    pub(super) address: Spanned<String>,
+    pub(super) profile: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) from: Vec<Spanned<String>>,
+    pub(super) pool: Option<Spanned<Pool>>,
+}
+
+/// How many idle connections to a peer are kept ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pool {
+    /// Connections opened ahead of need. 1 by default: the first session should not wait for a handshake.
+    pub min: u32,
+    /// Most idle connections kept after use. 8 by default: parallel streams of one transfer find their windows again.
+    pub max: u32,
+    /// Idle time after which one above `min` is closed. 5 minutes by default: what a congestion window has learned is
+    /// hardly true for longer.
+    pub idle: Span,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { min: 1, max: 8, idle: Span(Duration::from_secs(300)) }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Route {
+    pub(super) to: Spanned<String>,
+    pub(super) via: Spanned<String>,
+    pub(super) profile: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Allow {
+    pub(super) from: Vec<Spanned<String>>,
+    pub(super) to: Vec<Spanned<String>>,
+    pub(super) ports: Option<Vec<Spanned<Ports>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a port or a range such as \"5000-5999\" was expected")]
+pub(super) enum Ports {
+    One(u16),
+    Text(String),
+}
+
+/// Every bound of the gateway, with its default and the reason for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Sessions at a time. Default: what the descriptor limit allows.
+    pub sessions: Option<NonZeroU32>,
+    /// Sessions at a time from one source: an IPv4 address, or an IPv6 network of 64 bits. Default: half of `sessions`, so
+    /// that no one source keeps all others out (P25).
+    pub sessions_per_source: Option<NonZeroU32>,
+    /// Connections at a time that have not asked for a session yet. 2048: a burst, at little cost each.
+    pub handshakes: NonZeroU32,
+    /// The same from one source. 512: many programs start at once, and
+    /// yet one source does not keep others out. Peers are exempt.
+    pub handshakes_per_source: NonZeroU32,
+    /// Memory for each direction of a session, in the kernel: receive buffer, pipe, send buffer. Default: what the
+    /// kernel's automatic buffers come to at most, since fixed ones cut throughput (U16).
+    pub buffer: Option<ByteSize>,
+    /// Capacity of a pipe. 256 KiB: large enough to make system calls rare, small enough to stay in the cache.
+    pub pipe: ByteSize,
+    /// Pipes at a time; a session that finds none copies. Default: an eighth of the descriptor limit, at most 1024.
+    pub pipes: Option<NonZeroU32>,
+    /// From accepting a connection to its OPEN. 10 s: several round trips over any path, and no more for a slow-loris.
+    pub handshake_timeout: Span,
+    /// From OPEN to the destination's answer. 60 s: a direct connection would wait about two minutes, few users do.
+    pub connect_timeout: Span,
+    /// Resolving a name, within `connect_timeout`. 10 s: two servers that do not answer at first.
+    pub resolve_timeout: Span,
+    /// A session without a byte for this long is ended. 0, never, by default: a direct connection would live on too, and
+    /// keepalive finds the dead ones.
+    pub idle_timeout: Span,
+    /// An idle connection from a peer is closed after this. 15 minutes: well above the peer's own `pool.idle`.
+    pub peer_idle_timeout: Span,
+    /// On SIGTERM, time for sessions to finish. 60 s: below the 90 s after which systemd kills.
+    pub drain_timeout: Span,
+    /// Session identifiers remembered, to refuse the second of a kind. 65 536: several minutes of a busy gateway, far
+    /// more than the network keeps a repeated SYN.
+    pub remembered_sessions: NonZeroU32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let count = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
+        let seconds = |s| Span(Duration::from_secs(s));
+        Self {
+            sessions: None,
+            sessions_per_source: None,
+            handshakes: count(2048),
+            handshakes_per_source: count(512),
+            buffer: None,
+            pipe: ByteSize(256 << 10),
+            pipes: None,
+            handshake_timeout: seconds(10),
+            connect_timeout: seconds(60),
+            resolve_timeout: seconds(10),
+            idle_timeout: seconds(0),
+            peer_idle_timeout: seconds(900),
+            drain_timeout: seconds(60),
+            remembered_sessions: count(65_536),
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Admin {
+    pub(super) socket: Option<PathBuf>,
+}
+
+/// How the log is written.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// Lines for people or for machines.
+    pub format: LogFormat,
+    /// Least level that is written.
+    pub level: LogLevel,
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The least level that is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Failures of the gateway itself.
+    Error,
+    /// And what an administrator should look at.
+    Warn,
+    /// And a line for each session.
+    #[default]
+    Info,
+    /// And refused connections, pool movements.
+    Debug,
+    /// And everything else.
+    Trace,
+}
+
+pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
+    Endpoint::parse(text, Some(phoebus_proto::endpoint::DEFAULT_PORT)).map_err(|error| error.to_string())
+}

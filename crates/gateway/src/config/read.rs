@@ -1,0 +1,247 @@
+//! From the file's form to the valid one, saying where and why when that cannot be.
+
+use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Pool, Route, Rule, Source, pattern, raw};
+use phoebus_net::Profile;
+use phoebus_proto::endpoint::is_name;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use toml::Spanned;
+
+/// What a message is said about.
+pub(super) struct Reader<'a> {
+    pub(super) file: &'a Path,
+    pub(super) text: &'a str,
+}
+
+impl Reader<'_> {
+    pub(super) fn config(&self, raw: raw::File) -> Result<Config, ConfigError> {
+        let name = self.name(raw.name.as_ref())?;
+        self.limits(&raw.limits)?;
+        let profiles = self.profiles(raw.profile, &raw.limits);
+        let listeners = self.listeners(&raw.listen, &profiles)?;
+        let peers = self.peers(&raw.peer, &profiles, &name)?;
+        let routes = self.routes(&raw.route, &profiles, &peers)?;
+        let rules = raw.allow.iter().map(|allow| self.rule(allow, &peers)).collect::<Result<_, _>>()?;
+        let direct = self.profile(None, &profiles)?;
+        let (admin, log) = (raw.admin.socket, raw.log);
+        Ok(Config {
+            name,
+            contact: raw.contact,
+            listeners,
+            peers,
+            routes,
+            direct,
+            rules,
+            limits: raw.limits,
+            admin,
+            log,
+        })
+    }
+
+    fn name(&self, name: Option<&Spanned<String>>) -> Result<String, ConfigError> {
+        let Some(given) = name else {
+            let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
+            return if is_name(&host) {
+                Ok(host)
+            } else {
+                Err(self.whole("the host has no usable name; expected name = \"…\""))
+            };
+        };
+        let name = given.get_ref().to_ascii_lowercase();
+        // Peers, paths and log lines carry it.
+        if is_name(&name) {
+            Ok(name)
+        } else {
+            Err(self.at(given, format!("\"{name}\" is no name; expected one such as pg1 or pg1.example.org")))
+        }
+    }
+
+    fn profiles(&self, raw: BTreeMap<String, Profile>, limits: &Limits) -> BTreeMap<String, Arc<Profile>> {
+        let bounded = |profile: Profile| match limits.buffer {
+            // What the pipe may hold is taken off first.
+            Some(total) => profile.bounded(total.0 - limits.pipe.0.min(total.0 / 4)),
+            None => profile,
+        };
+        let mut profiles: BTreeMap<_, _> = raw.into_iter().map(|(name, p)| (name, Arc::new(bounded(p)))).collect();
+        profiles.entry("default".to_owned()).or_insert_with(|| Arc::new(bounded(Profile::default())));
+        profiles
+    }
+
+    fn profile(
+        &self,
+        name: Option<&Spanned<String>>,
+        profiles: &BTreeMap<String, Arc<Profile>>,
+    ) -> Result<Arc<Profile>, ConfigError> {
+        let wanted = name.map_or("default", |name| name.get_ref());
+        match (profiles.get(wanted), name) {
+            (Some(profile), _) => Ok(profile.clone()),
+            (None, Some(name)) => Err(self.unknown(name, "profile", profiles.keys())),
+            (None, None) => Err(self.whole("there is no profile \"default\"")),
+        }
+    }
+
+    fn listeners(
+        &self,
+        raw: &[raw::Listen],
+        profiles: &BTreeMap<String, Arc<Profile>>,
+    ) -> Result<Vec<Listen>, ConfigError> {
+        if raw.is_empty() {
+            return Err(self.whole("there is no [[listen]]; expected at least one with address = \"0.0.0.0:5006\""));
+        }
+        let mut listeners: Vec<Listen> = Vec::new();
+        for listen in raw {
+            let address: SocketAddr = listen.address.get_ref().parse().map_err(|_| {
+                let expected = "is not an address and port such as 0.0.0.0:5006 or [::]:5006";
+                self.at(&listen.address, format!("\"{}\" {expected}", listen.address.get_ref()))
+            })?;
+            if address.port() != 0 && listeners.iter().any(|other| other.address == address) {
+                return Err(self.at(&listen.address, format!("{address} is listened on twice")));
+            }
+            let profile = self.profile(listen.profile.as_ref(), profiles)?;
+            listeners.push(Listen { address, profile, auth: listen.auth });
+        }
+        Ok(listeners)
+    }
+
+    fn peers(
+        &self,
+        raw: &[raw::Peer],
+        profiles: &BTreeMap<String, Arc<Profile>>,
+        own_name: &str,
+    ) -> Result<BTreeMap<String, Peer>, ConfigError> {
+        let mut peers = BTreeMap::new();
+        for peer in raw {
+            let name = peer.name.get_ref().to_ascii_lowercase();
+            if !is_name(&name) || name == "direct" {
+                return Err(self.at(&peer.name, format!("\"{name}\" is no name for a peer; expected one such as pg2")));
+            }
+            if name == own_name {
+                return Err(self.at(&peer.name, format!("\"{name}\" is this gateway's own name; expected another's")));
+            }
+            let pool = peer.pool.as_ref().map_or_else(Pool::default, |pool| *pool.get_ref());
+            if let Some(place) = &peer.pool
+                && pool.min > pool.max
+            {
+                let message =
+                    format!("pool.min is {} and pool.max {}; expected min to be at most max", pool.min, pool.max);
+                return Err(self.at(place, message));
+            }
+            let valid = Peer {
+                name: name.clone(),
+                address: raw::endpoint(peer.address.get_ref()).map_err(|message| self.at(&peer.address, message))?,
+                profile: self.profile(peer.profile.as_ref(), profiles)?,
+                from: peer.from.iter().map(|net| self.parse(net)).collect::<Result<_, _>>()?,
+                pool,
+            };
+            if peers.insert(name.clone(), valid).is_some() {
+                return Err(self.at(&peer.name, format!("peer \"{name}\" is configured twice")));
+            }
+        }
+        Ok(peers)
+    }
+
+    fn routes(
+        &self,
+        raw: &[raw::Route],
+        profiles: &BTreeMap<String, Arc<Profile>>,
+        peers: &BTreeMap<String, Peer>,
+    ) -> Result<Vec<Route>, ConfigError> {
+        let mut routes: Vec<Route> = Vec::new();
+        for route in raw {
+            let to: Pattern = self.parse(&route.to)?;
+            if routes.iter().any(|other| other.to == to) {
+                return Err(self.at(&route.to, format!("there are two routes to {to}")));
+            }
+            let via = match route.via.get_ref().to_ascii_lowercase() {
+                direct if direct == "direct" => None,
+                peer if peers.contains_key(&peer) => Some(peer),
+                _ => return Err(self.unknown(&route.via, "peer", peers.keys().chain([&"direct".to_owned()]))),
+            };
+            if let (Some(peer), Some(profile)) = (&via, &route.profile) {
+                let message = format!(
+                    "a route through a peer uses that peer's profile; expected none here, but in peer \"{peer}\""
+                );
+                return Err(self.at(profile, message));
+            }
+            routes.push(Route { to, via, profile: self.profile(route.profile.as_ref(), profiles)? });
+        }
+        Ok(routes)
+    }
+
+    fn rule(&self, raw: &raw::Allow, peers: &BTreeMap<String, Peer>) -> Result<Rule, ConfigError> {
+        let source = |text: &Spanned<String>| {
+            let name = text.get_ref().to_ascii_lowercase();
+            match text.get_ref().parse() {
+                Ok(net) => Ok(Source::Net(net)),
+                Err(_) if peers.contains_key(&name) => Ok(Source::Peer(name)),
+                Err(_) => Err(self.at(
+                    text,
+                    format!(
+                        "\"{}\" is neither an address range such as 10.1.0.0/16 nor a configured peer",
+                        text.get_ref()
+                    ),
+                )),
+            }
+        };
+        let ports = |ports: &Spanned<raw::Ports>| match ports.get_ref() {
+            raw::Ports::One(0) => Err(self.at(ports, "0 is no port")),
+            raw::Ports::One(port) => Ok(*port..=*port),
+            raw::Ports::Text(text) => pattern::ports(text).map_err(|message| self.at(ports, message)),
+        };
+        Ok(Rule {
+            from: raw.from.iter().map(source).collect::<Result<_, _>>()?,
+            to: raw.to.iter().map(|to| self.parse(to)).collect::<Result<_, _>>()?,
+            ports: match &raw.ports {
+                None => Vec::new(),
+                Some(list) if list.is_empty() => {
+                    return Err(self.whole("ports = [] allows nothing; expected ports, or no such key"));
+                }
+                Some(list) => list.iter().map(ports).collect::<Result<_, _>>()?,
+            },
+        })
+    }
+
+    fn limits(&self, limits: &Limits) -> Result<(), ConfigError> {
+        let at_least = |name: &str, size: u64, least: u64| match size {
+            size if size >= least => Ok(()),
+            size => Err(self.whole(&format!("limits.{name} is {size} bytes; expected at least {least}"))),
+        };
+        at_least("pipe", limits.pipe.0, 64 << 10)?;
+        // Four pages for each of the two sockets, and the pipe.
+        limits.buffer.map_or(Ok(()), |size| at_least("buffer", size.0, 64 << 10))?;
+        for (name, span) in [
+            ("handshake_timeout", limits.handshake_timeout),
+            ("connect_timeout", limits.connect_timeout),
+            ("resolve_timeout", limits.resolve_timeout),
+            ("peer_idle_timeout", limits.peer_idle_timeout),
+        ] {
+            if span.0.is_zero() {
+                return Err(self.whole(&format!("limits.{name} is 0; expected a duration such as 10s")));
+            }
+        }
+        Ok(())
+    }
+
+    fn parse<T: std::str::FromStr<Err = String>>(&self, text: &Spanned<String>) -> Result<T, ConfigError> {
+        text.get_ref().parse().map_err(|message: String| self.at(text, message))
+    }
+
+    fn unknown<'n>(&self, name: &Spanned<String>, what: &str, known: impl Iterator<Item = &'n String>) -> ConfigError {
+        let known: Vec<_> = known.map(String::as_str).collect();
+        self.at(name, format!("there is no {what} \"{}\"; expected one of: {}", name.get_ref(), known.join(", ")))
+    }
+
+    fn at<T>(&self, value: &Spanned<T>, message: impl Into<String>) -> ConfigError {
+        ConfigError::at(self.file, self.text, value.span(), message)
+    }
+
+    fn whole(&self, message: &str) -> ConfigError {
+        ConfigError::new(self.file, message)
+    }
+}
+
+pub(super) fn one_line(message: &str) -> String {
+    message.lines().map(str::trim).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,317 @@
+//! One accepted connection: its handshake, its sessions one after another, its end.
+//!
+//! A stranger costs one task, one descriptor and a few hundred bytes, for as long as the handshake time-out and within the
+//! bounds on pending handshakes. Only a peer may keep a connection idle for longer.
+
+use crate::config::Auth as WantedAuth;
+use crate::counters::count;
+use crate::handshake::{HandshakeError, greeting, next_request, send_outgoing};
+use crate::quota::{Full, Slot};
+use crate::refusal::Refusal;
+use crate::request::Request;
+use crate::session::{self, Ready};
+use crate::shared::{Phase, Setup, Shared};
+use phoebus_net::Stream;
+use phoebus_proto::session::acceptor::{self, Acceptor, State};
+use phoebus_proto::session::message::{Auth, Challenge, Opened};
+use phoebus_proto::session::{Code, List, Mode};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::{timeout, timeout_at};
+use tracing::debug;
+
+/// What a listener demands of its connections.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) auth: WantedAuth,
+    pub(crate) user_timeout: Duration,
+}
+
+/// Refusals and challenges on one connection before it is closed: programs try again, they do not try for ever.
+const PATIENCE: u32 = 32;
+/// How long a peer that was refused may take to read why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Serves `stream` until it ends, if there are not too many like it.
+pub(crate) async fn serve(shared: Arc<Shared>, stream: Stream, from: SocketAddr, terms: Terms) {
+    count(&shared.counters.connections);
+    let setup = shared.setup();
+    let slot = match greeting_slot(&shared, &setup, from) {
+        Ok(slot) => slot,
+        Err(full) => {
+            count(&shared.counters.handshakes_shed);
+            let limit = if full == Full::Total { "handshakes" } else { "handshakes_per_source" };
+            debug!(%from, "turned away: limits.{limit} is reached");
+            return;
+        }
+    };
+    let connection = Connection {
+        acceptor: Acceptor::new(&setup.config.name),
+        deadline: Instant::now() + setup.config.limits.handshake_timeout.0,
+        shared,
+        stream: Arc::new(stream),
+        from,
+        terms,
+        slot: Some(slot),
+        identity: String::new(),
+        authenticated: false,
+        left: PATIENCE,
+    };
+    drop(setup);
+    connection.serve().await;
+}
+
+/// The right to be a connection that has asked for nothing yet. Peers open many, and are not counted one by one.
+fn greeting_slot(shared: &Shared, setup: &Setup, from: SocketAddr) -> Result<Slot, Full> {
+    let limits = &setup.config.limits;
+    let peer = setup.peers.values().any(|pool| pool.is_at(from.ip()));
+    let per_source = if peer { u32::MAX } else { limits.handshakes_per_source.get() };
+    shared.greeting.take(from.ip(), limits.handshakes.get(), per_source)
+}
+
+struct Connection {
+    shared: Arc<Shared>,
+    stream: Arc<Stream>,
+    acceptor: Acceptor,
+    from: SocketAddr,
+    terms: Terms,
+    /// Held while nothing was asked for, or what was asked for was refused.
+    slot: Option<Slot>,
+    /// Until when a stranger must have asked for something.
+    deadline: Instant,
+    /// The e-mail address of AUTH.
+    identity: String,
+    authenticated: bool,
+    /// Refusals and challenges that it may still get.
+    left: u32,
+}
+
+/// What was asked, decided as far as it can be at once.
+enum Asked {
+    /// A credential was taken, or is wanted.
+    Again,
+    Session(Box<Request>),
+    Refuse(Refusal),
+}
+
+impl Connection {
+    async fn serve(mut self) {
+        loop {
+            if let Err(parting) = self.next_request().await {
+                return Box::pin(self.part(parting)).await;
+            }
+            let setup = self.shared.setup();
+            let refusal = match self.asked(&setup) {
+                Asked::Again => None,
+                Asked::Refuse(refusal) => Some(refusal),
+                Asked::Session(request) => {
+                    // It is no slow stranger, and counted as a session from here on.
+                    self.slot = None;
+                    match Box::pin(self.prepare(&setup, *request)).await {
+                        Some(Err(refusal)) => Some(refusal),
+                        Some(Ok(ready)) => match self.carry(&setup, ready).await {
+                            Some(again) => {
+                                self = again;
+                                continue;
+                            }
+                            None => return,
+                        },
+                        None => return,
+                    }
+                }
+            };
+            self.left = self.left.saturating_sub(1);
+            if let Some(refusal) = refusal
+                && self.refuse(&setup, &refusal).await.is_err()
+            {
+                return;
+            }
+            if self.left == 0 || !self.wait_again(&setup) {
+                return Box::pin(self.part(Parting::Draining)).await;
+            }
+        }
+    }
+
+    /// Waits until something is asked for: a stranger, and anyone before its greeting, until the deadline; a peer longer,
+    /// since it opens connections ahead of need and keeps them between sessions.
+    async fn next_request(&mut self) -> Result<(), Parting> {
+        let shared = self.shared.clone();
+        let request = async {
+            let late = |_| Parting::Late;
+            timeout_at(self.deadline.into(), greeting(&self.stream, &mut self.acceptor)).await.map_err(late)??;
+            let setup = self.shared.setup();
+            if setup.peer(self.acceptor.peer_name(), self.from.ip()).is_some() {
+                self.slot = None;
+                self.deadline = Instant::now() + setup.config.limits.peer_idle_timeout.0;
+            }
+            drop(setup);
+            timeout_at(self.deadline.into(), next_request(&self.stream, &mut self.acceptor)).await.map_err(late)??;
+            Ok(())
+        };
+        tokio::select! {
+            biased;
+            result = request => result,
+            () = shared.reached(Phase::Draining) => Err(Parting::Draining),
+        }
+    }
+
+    fn asked(&mut self, setup: &Setup) -> Asked {
+        let request = match self.acceptor.request() {
+            Some(request) => request,
+            None => return Asked::Refuse(Refusal::new(Code::Internal, "nothing was asked")),
+        };
+        let peer = setup.peer(self.acceptor.peer_name(), self.from.ip());
+        match request {
+            acceptor::Request::Auth(Auth { mechanism: Auth::ANONYMOUS, data }) => match email(data) {
+                Some(address) => {
+                    self.identity = address.to_owned();
+                    self.authenticated = true;
+                    self.acceptor.accept_auth();
+                    Asked::Again
+                }
+                None => Asked::Refuse(Refusal::new(Code::AuthFailed, "anonymous sessions need an e-mail address")),
+            },
+            acceptor::Request::Auth(_) => self.challenge(),
+            acceptor::Request::Open(_) if self.terms.auth == WantedAuth::Anonymous && !self.authenticated => {
+                self.challenge()
+            }
+            acceptor::Request::Open(open) => {
+                let peer = peer.map(|pool| pool.peer.name.as_str());
+                Asked::Session(Box::new(Request::new(&open, self.from, peer, &self.identity)))
+            }
+            acceptor::Request::Attach(_) => {
+                Asked::Refuse(Refusal::new(Code::Requirement, "this gateway has no bundles of connections"))
+            }
+        }
+    }
+
+    fn challenge(&mut self) -> Asked {
+        let challenge = Challenge { mechanisms: List::new(&[Auth::ANONYMOUS]), data: &[] };
+        match self.acceptor.challenge(&challenge) {
+            Ok(()) => Asked::Again,
+            Err(error) => Asked::Refuse(Refusal::new(Code::Internal, error.to_string())),
+        }
+    }
+
+    /// Connects the next hop, unless who asked goes away or the gateway ends meanwhile.
+    async fn prepare(&self, setup: &Setup, request: Request) -> Option<Result<Ready, Refusal>> {
+        tokio::select! {
+            result = session::prepare(&self.shared, setup, request) => Some(result),
+            _ = self.stream.failed() => None,
+            () = self.shared.reached(Phase::Ending) => {
+                Some(Err(Refusal::new(Code::Draining, "the gateway has shut down")))
+            }
+        }
+    }
+
+    /// Tells whoever asked that the session is open, and carries it. Returns the connection, if it may carry another.
+    async fn carry(mut self, setup: &Setup, ready: Ready) -> Option<Self> {
+        let reports = ready.hop.reports(&setup.config.name);
+        let opened = Opened { session: ready.session(), mode: ready.mode(), hops: List::new(&reports) };
+        self.acceptor.opened(&opened).ok()?;
+        self.send(setup).await.ok()?;
+        drop(reports);
+        let Self { shared, stream, acceptor, from, terms, identity, authenticated, .. } = self;
+        // What only another session would need is not kept through a raw one, which may be idle for hours.
+        let next = (ready.mode() == Mode::Framed).then(|| Box::new((acceptor, identity)));
+        let stream = ready.carry(&shared, setup, stream, terms.user_timeout).await?;
+        let (mut acceptor, identity) = *next?;
+        acceptor.next_session().ok()?;
+        let deadline = Instant::now() + setup.config.limits.handshake_timeout.0;
+        let slot = greeting_slot(&shared, setup, from).ok()?;
+        let left = PATIENCE;
+        Some(Self { shared, stream, acceptor, from, terms, slot: Some(slot), deadline, identity, authenticated, left })
+    }
+
+    /// Says no.
+    async fn refuse(&mut self, setup: &Setup, refusal: &Refusal) -> Result<(), HandshakeError> {
+        self.shared.counters.refused(refusal.code);
+        debug!(from = %self.from, code = refusal.code.number(), hop = refusal.hop, "refused: {}", refusal.reason);
+        self.acceptor.refuse(&refusal.message(&setup.config.name))?;
+        self.send(setup).await
+    }
+
+    /// After a refusal it is a stranger again, if there is room for one.
+    fn wait_again(&mut self, setup: &Setup) -> bool {
+        if self.slot.is_none() {
+            self.slot = greeting_slot(&self.shared, setup, self.from).ok();
+            self.deadline = Instant::now() + setup.config.limits.handshake_timeout.0;
+        }
+        self.slot.is_some()
+    }
+
+    async fn send(&mut self, setup: &Setup) -> Result<(), HandshakeError> {
+        let limit = setup.config.limits.handshake_timeout.0;
+        match timeout(limit, send_outgoing(&self.stream, &mut self.acceptor)).await {
+            Ok(sent) => Ok(sent?),
+            Err(_) => Err(HandshakeError::Closed),
+        }
+    }
+
+    /// Says why the connection ends, if there is anything to say, and ends it.
+    async fn part(mut self, why: Parting) {
+        // Those who have left the stage of strangers may go as they please.
+        let stranger = self.slot.take().is_some();
+        match why {
+            // The refusal is among what is to be sent.
+            Parting::Failed(HandshakeError::Protocol(error)) => {
+                count(&self.shared.counters.handshakes_failed);
+                debug!(from = %self.from, "{error}");
+            }
+            Parting::Late if stranger => {
+                count(&self.shared.counters.handshakes_failed);
+                self.acceptor.refuse_because(Code::HandshakeTimeout, "nothing was asked for in time");
+            }
+            Parting::Draining if stranger => self.acceptor.refuse_because(Code::Draining, "the gateway takes no more"),
+            Parting::Failed(_) if self.acceptor.state() == State::Greeting => {
+                count(&self.shared.counters.handshakes_failed);
+            }
+            Parting::Failed(_) | Parting::Late | Parting::Draining => {}
+        }
+        let words = async {
+            send_outgoing(&self.stream, &mut self.acceptor).await?;
+            self.stream.shutdown_write()?;
+            self.stream.delivered(Duration::MAX).await
+        };
+        // One who does not listen is reset.
+        if let Ok(Ok(())) = timeout(LAST_WORDS, words).await {
+            self.stream.disarm();
+        }
+    }
+}
+
+/// Why a connection ends while no session is on it.
+enum Parting {
+    Failed(HandshakeError),
+    Late,
+    Draining,
+}
+
+impl From<HandshakeError> for Parting {
+    fn from(error: HandshakeError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// An e-mail address, or at least something like one (P26): it goes to the log.
+fn email(data: &[u8]) -> Option<&str> {
+    let address = std::str::from_utf8(data).ok()?;
+    let (local, domain) = address.rsplit_once('@')?;
+    let plain = !address.chars().any(|c| c.is_control() || c.is_whitespace());
+    (plain && !local.is_empty() && !domain.is_empty() && address.len() <= 254).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::email;
+
+    #[test]
+    fn anonymous_means_an_address() {
+        assert_eq!(email(b"user@example.org"), Some("user@example.org"));
+        for text in ["", "user", "@example.org", "user@", "a b@c", "a@b\n", &format!("{}@b", "a".repeat(300))] {
+            assert_eq!(email(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(email(&[0xff, b'@', b'x']), None);
+    }
+}

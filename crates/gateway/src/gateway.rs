@@ -1,0 +1,339 @@
+//! A running gateway: started from a configuration, reloaded, drained.
+
+use crate::admin;
+use crate::config::{Config, Listen};
+use crate::connection::{self, Terms};
+use crate::keeper;
+use crate::pool::Pool;
+use crate::shared::{Phase, Setup, Shared};
+use crate::status::Status;
+use phoebus_net::host::Host;
+use phoebus_net::tcp::{self, Listener};
+use phoebus_net::{limits, reason};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tracing::{error, info, warn};
+
+/// Descriptors for what is neither a session nor a pipe: listeners, log, resolver, administration.
+const SPARE: u64 = 64;
+/// How long the last resets may take after a drain.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Why a gateway cannot start, or cannot take another configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A listener's address cannot be had.
+    #[error(transparent)]
+    Listen(#[from] phoebus_net::Error),
+    /// The administration socket cannot be had.
+    #[error("cannot listen on the administration socket {}: {}", path.display(), reason(source))]
+    Admin {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The limits do not fit the process.
+    #[error(
+        "limits.sessions is {sessions}, which with pipes, pools and handshakes takes {needed} descriptors; this process \
+         may have {available} (ulimit -n)"
+    )]
+    Descriptors {
+        /// Sessions asked for.
+        sessions: u32,
+        /// What they take.
+        needed: u64,
+        /// What there is.
+        available: u64,
+    },
+}
+
+/// A running gateway. Dropped, it ends at once, and resets its sessions.
+#[derive(Debug)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+    listeners: Mutex<Vec<Running>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    admin: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Running {
+    listen: Listen,
+    bound: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Gateway {
+    /// Starts a gateway: all addresses are bound when this returns.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        let budget = Budget::of(&config)?;
+        let admin = config.admin.clone();
+        let listeners = config.listeners.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        let socket = admin.as_deref().map(listen_admin).transpose()?;
+        advise(&config);
+        let shared = Shared::new(Setup::new(config, budget.sessions, None), budget.pipes);
+        let setup = shared.setup();
+        info!(
+            name = setup.config.name,
+            sessions = setup.sessions,
+            pipes = budget.pipes,
+            peers = setup.peers.len(),
+            rules = setup.config.rules.len(),
+            "the gateway is open"
+        );
+        let gateway = Self {
+            listeners: Mutex::new(listeners.into_iter().map(|bound| run(&shared, bound)).collect()),
+            tasks: Mutex::new(vec![tokio::spawn(keeper::keep(shared.clone()))]),
+            shared,
+            admin,
+        };
+        if let Some(socket) = socket {
+            lock(&gateway.tasks).push(tokio::spawn(admin::serve(gateway.shared.clone(), socket)));
+        }
+        setup.peers.values().for_each(start_pool);
+        Ok(gateway)
+    }
+
+    /// The addresses that it listens on.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        lock(&self.listeners).iter().map(|running| running.bound).collect()
+    }
+
+    /// The gateway at this moment.
+    pub fn status(&self) -> Status {
+        Status::of(&self.shared)
+    }
+
+    /// Puts `config` in force for what comes from now on; open sessions keep what they have.
+    ///
+    /// # Errors
+    /// [`StartError`], and then all stays as it was.
+    pub fn reload(&self, config: Config) -> Result<(), StartError> {
+        let budget = Budget::of(&config)?;
+        let mut running = lock(&self.listeners);
+        // An address whose settings change must be given up before it can be had again, so that the ones that are new
+        // altogether are tried first.
+        let kept = |listen: &Listen| running.iter().any(|old| old.listen == *listen);
+        let changed = |listen: &Listen| running.iter().any(|old| old.listen.address == listen.address);
+        let (new, changed): (Vec<_>, Vec<_>) =
+            config.listeners.iter().filter(|listen| !kept(listen)).partition(|listen| !changed(listen));
+        let fresh = new.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        if config.admin != self.admin {
+            warn!("admin.socket has changed; it takes a restart to move it");
+        }
+        let old = self.shared.setup();
+        let setup = Arc::new(Setup::new(config.clone(), budget.sessions, Some(&old)));
+        running.retain(|old| {
+            let stays = config.listeners.contains(&old.listen);
+            if !stays {
+                old.task.abort();
+            }
+            stays
+        });
+        running.extend(fresh.into_iter().map(|bound| run(&self.shared, bound)));
+        for listen in changed {
+            running.push(run_when_free(&self.shared, listen.clone()));
+        }
+        for (name, pool) in &old.peers {
+            if setup.peers.get(name).is_none_or(|new| !Arc::ptr_eq(new, pool)) {
+                pool.close();
+            }
+        }
+        for (name, pool) in &setup.peers {
+            if old.peers.get(name).is_none_or(|old| !Arc::ptr_eq(old, pool)) {
+                start_pool(pool);
+            }
+        }
+        self.shared.replace(setup);
+        advise(&config);
+        info!("the configuration was reloaded");
+        Ok(())
+    }
+
+    /// Takes no more sessions, waits for the old ones up to `limits.drain_timeout`, and ends the rest; dropping this future
+    /// ends nothing. Returns how many had to be ended.
+    pub async fn drain(&self) -> usize {
+        let setup = self.shared.setup();
+        let limit = setup.config.limits.drain_timeout.0;
+        info!(sessions = self.shared.sessions.len(), limit_s = limit.as_secs(), "draining: no new sessions");
+        lock(&self.listeners).drain(..).for_each(|running| running.task.abort());
+        self.shared.phase.send_replace(Phase::Draining);
+        self.gone(limit).await;
+        self.end().await
+    }
+
+    /// Ends all sessions at once, as failures. Returns how many there were.
+    pub async fn end(&self) -> usize {
+        lock(&self.listeners).drain(..).for_each(|running| running.task.abort());
+        let left = self.shared.sessions.len();
+        self.shared.phase.send_replace(Phase::Ending);
+        self.shared.setup().peers.values().for_each(|pool| pool.close());
+        self.gone(LAST_WORDS).await;
+        if let Some(path) = &self.admin {
+            let _ = std::fs::remove_file(path);
+        }
+        if left > 0 {
+            warn!(sessions = left, "ended sessions that did not finish");
+        }
+        info!("the gateway is closed");
+        left
+    }
+
+    /// Waits until no session and no connection is left, or `limit` has passed.
+    async fn gone(&self, limit: Duration) {
+        const LOOK: Duration = Duration::from_millis(20);
+        let deadline = Instant::now() + limit;
+        let busy = || self.shared.sessions.len() > 0 || self.shared.connected.total() > 0;
+        while busy() && Instant::now() < deadline {
+            sleep(LOOK).await;
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        lock(&self.listeners).drain(..).for_each(|running| running.task.abort());
+        lock(&self.tasks).drain(..).for_each(|task| task.abort());
+        self.shared.phase.send_replace(Phase::Ending);
+        self.shared.sessions.all().iter().for_each(|live| {
+            live.end(phoebus_proto::session::Code::Terminated, "the gateway has shut down");
+        });
+        self.shared.setup().peers.values().for_each(|pool| pool.close());
+    }
+}
+
+/// What the descriptors are enough for.
+struct Budget {
+    sessions: u32,
+    pipes: usize,
+}
+
+impl Budget {
+    fn of(config: &Config) -> Result<Self, StartError> {
+        Self::within(config, limits::raise_descriptors())
+    }
+
+    fn within(config: &Config, available: u64) -> Result<Self, StartError> {
+        let limits = &config.limits;
+        let pipes = limits.pipes.map_or((available / 16).clamp(8, 1024), |n| n.get().into());
+        let pools: u64 = config.peers.values().map(|peer| u64::from(peer.pool.max)).sum();
+        // A burst of strangers may meet a full house and be turned away; but not all of the house is for strangers.
+        let strangers = u64::from(limits.handshakes.get()).min(available / 8);
+        let others = SPARE + 2 * pipes + pools + strangers;
+        let room = available.saturating_sub(others) / 2;
+        let sessions = match limits.sessions {
+            Some(wanted) if u64::from(wanted.get()) > room => {
+                let needed = others + 2 * u64::from(wanted.get());
+                return Err(StartError::Descriptors { sessions: wanted.get(), needed, available });
+            }
+            Some(wanted) => wanted.get(),
+            None if room == 0 => return Err(StartError::Descriptors { sessions: 1, needed: others + 2, available }),
+            None => u32::try_from(room).unwrap_or(u32::MAX),
+        };
+        Ok(Self { sessions, pipes: usize::try_from(pipes).unwrap_or(usize::MAX) })
+    }
+}
+
+/// A listener that is bound and does not accept yet.
+struct Bound {
+    listen: Listen,
+    listener: Listener,
+    addr: SocketAddr,
+}
+
+fn bind(listen: &Listen) -> Result<Bound, phoebus_net::Error> {
+    let listener = tcp::listen(listen.address, &listen.profile)?;
+    let addr = listener.local_addr().unwrap_or(listen.address);
+    Ok(Bound { listen: listen.clone(), listener, addr })
+}
+
+fn listen_admin(path: &std::path::Path) -> Result<UnixListener, StartError> {
+    admin::listen(path).map_err(|source| StartError::Admin { path: path.to_owned(), source })
+}
+
+fn run(shared: &Arc<Shared>, bound: Bound) -> Running {
+    let Bound { listen, listener, addr } = bound;
+    info!(address = %addr, "listening");
+    if let Some(note) = listener.note() {
+        warn!(address = %addr, "{note}");
+    }
+    let terms = Terms { auth: listen.auth, user_timeout: listen.profile.user_timeout.0 };
+    Running { task: tokio::spawn(accept(shared.clone(), listener, terms)), listen, bound: addr }
+}
+
+/// Takes over an address whose listener has just been told to go.
+fn run_when_free(shared: &Arc<Shared>, listen: Listen) -> Running {
+    let (shared, wanted, bound) = (shared.clone(), listen.clone(), listen.address);
+    let task = tokio::spawn(async move {
+        let terms = Terms { auth: wanted.auth, user_timeout: wanted.profile.user_timeout.0 };
+        loop {
+            match bind(&wanted) {
+                Ok(bound) => {
+                    info!(address = %bound.addr, "listening again");
+                    break accept(shared, bound.listener, terms).await;
+                }
+                Err(error) => {
+                    error!("{error}; trying again");
+                    sleep(Duration::from_millis(200)).await;
+                }
+            }
+        }
+    });
+    Running { listen, bound, task }
+}
+
+/// Accepts for ever. Nothing is read here, so that no peer holds up another.
+async fn accept(shared: Arc<Shared>, listener: Listener, terms: Terms) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                let shared = shared.clone();
+                tokio::spawn(async move {
+                    // Whatever it does, it is counted until it has gone.
+                    let Ok(_counted) = shared.connected.take(from.ip(), u32::MAX, u32::MAX) else { return };
+                    connection::serve(shared.clone(), stream, from, terms).await;
+                });
+            }
+            // The peer has gone before it was accepted.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                // Out of descriptors, most likely; without a pause this would spin.
+                warn!("cannot accept: {}", reason(&error));
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn start_pool(pool: &Arc<Pool>) {
+    tokio::spawn(pool.clone().maintain());
+}
+
+/// What the host's settings cost this configuration.
+fn advise(config: &Config) {
+    let host = Host::read();
+    let mut said = Vec::new();
+    for advice in config.listeners.iter().flat_map(|listen| host.advice_for_listener(&listen.profile)) {
+        if !said.contains(&advice) {
+            warn!("{advice}");
+            said.push(advice);
+        }
+    }
+    if config.rules.is_empty() {
+        warn!("there are no [[allow]] rules: every session will be refused");
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

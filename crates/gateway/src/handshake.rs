@@ -1,0 +1,92 @@
+//! Moves the bytes of a handshake between a connection and its state machine.
+
+use phoebus_net::Stream;
+use phoebus_proto::session::ProtocolError;
+use phoebus_proto::session::acceptor::{Acceptor, State as Accepting};
+use phoebus_proto::session::initiator::{Initiator, State as Initiating};
+use std::io;
+
+/// Why a handshake did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    /// The peer went away without a word, between two sessions or before the first.
+    #[error("the connection was closed")]
+    Closed,
+    /// The connection failed.
+    #[error("{}", phoebus_net::reason(.0))]
+    Io(#[from] io::Error),
+    /// The peer does not follow the protocol.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+}
+
+/// The initiator with buffers as this crate keeps them.
+pub(crate) type Asking = Initiator<Vec<u8>, Vec<u8>>;
+
+/// Reads until the peer has greeted.
+pub(crate) async fn greeting(stream: &Stream, acceptor: &mut Acceptor) -> Result<(), HandshakeError> {
+    while acceptor.state() == Accepting::Greeting {
+        let n = read(stream, acceptor.space()?).await?;
+        acceptor.received(n)?;
+    }
+    Ok(())
+}
+
+/// Reads until the peer asks for something; answers its greeting on the way.
+pub(crate) async fn next_request(stream: &Stream, acceptor: &mut Acceptor) -> Result<(), HandshakeError> {
+    loop {
+        send_outgoing(stream, acceptor).await?;
+        if acceptor.state() == Accepting::Asked {
+            return Ok(());
+        }
+        let n = read(stream, acceptor.space()?).await?;
+        acceptor.received(n)?;
+    }
+}
+
+/// Sends what the acceptor has to say.
+pub(crate) async fn send_outgoing(stream: &Stream, acceptor: &mut Acceptor) -> io::Result<()> {
+    while !acceptor.outgoing().is_empty() {
+        let n = write(stream, acceptor.outgoing()).await?;
+        acceptor.sent(n);
+    }
+    Ok(())
+}
+
+/// Sends what the initiator has to say and reads until the answer is there. `heard` tells, also when it fails, whether the
+/// peer said anything.
+pub(crate) async fn answer(stream: &Stream, asking: &mut Asking, heard: &mut bool) -> Result<(), HandshakeError> {
+    *heard = false;
+    loop {
+        while !asking.outgoing().is_empty() {
+            let n = write(stream, asking.outgoing()).await?;
+            asking.sent(n);
+        }
+        if !matches!(asking.state(), Initiating::Greeting | Initiating::Opening) {
+            return Ok(());
+        }
+        let n = read(stream, asking.space()?).await?;
+        *heard = true;
+        asking.received(n)?;
+    }
+}
+
+async fn read(stream: &Stream, space: &mut [u8]) -> Result<usize, HandshakeError> {
+    loop {
+        match stream.try_read(space) {
+            Ok(0) => return Err(HandshakeError::Closed),
+            Ok(n) => return Ok(n),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+async fn write(stream: &Stream, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        match stream.try_write(bytes, false) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.writable().await?,
+            result => return result,
+        }
+    }
+}

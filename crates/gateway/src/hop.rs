@@ -1,0 +1,109 @@
+//! The next hop of a session: chosen, allowed, connected, reported (P17, P18, S13, S14).
+
+use crate::admit::{self, Next};
+use crate::pool::{Pool, Warm};
+use crate::refusal::{Refusal, text};
+use crate::request::Request;
+use crate::shared::Setup;
+use phoebus_net::{Error, Profile, Stream, TcpStats, dial, tcp};
+use phoebus_proto::endpoint::Host;
+use phoebus_proto::session::Code;
+use phoebus_proto::session::message::HopReport;
+use phoebus_proto::units::Span;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+/// A hop that is connected, to a peer or to the destination.
+pub(crate) struct Hop {
+    pub(crate) stream: Arc<Stream>,
+    /// Where it leads: a peer's name or an address.
+    pub(crate) to: String,
+    pub(crate) user_timeout: Duration,
+    /// What the kernel knew when the session began.
+    pub(crate) stats: TcpStats,
+    /// The pool that lent the connection, for a framed hop.
+    pub(crate) lent: Option<(Arc<Pool>, Warm)>,
+}
+
+/// Connects the next hop for `request`, if it is allowed.
+pub(crate) async fn open(setup: &Setup, request: &Request, available: u64) -> Result<Hop, Refusal> {
+    let config = &setup.config;
+    let next = admit::route(config, request)?;
+    admit::allowed(config, request, next)?;
+    admit::requirements(request, available)?;
+    match next {
+        Next::Peer(name) => {
+            let pool = setup.peers.get(name).ok_or_else(|| Refusal::new(Code::NoRoute, "the peer is gone"))?;
+            let warm = pool.open(request).await?;
+            Ok(Hop {
+                stream: warm.stream.clone(),
+                to: name.to_owned(),
+                user_timeout: pool.peer.profile.user_timeout.0,
+                stats: warm.stream.stats().unwrap_or_default(),
+                lent: Some((pool.clone(), warm)),
+            })
+        }
+        Next::Direct(route) => {
+            let profile = route.map_or(&config.direct, |route| &route.profile);
+            let stream = direct(setup, request, profile).await?;
+            let addr =
+                stream.peer_addr().map_err(|e| Refusal::new(phoebus_net::code_of(&e), phoebus_net::reason(&e)))?;
+            Ok(Hop {
+                stats: stream.stats().unwrap_or_default(),
+                stream: Arc::new(stream),
+                to: addr.to_string(),
+                user_timeout: profile.user_timeout.0,
+                lent: None,
+            })
+        }
+    }
+}
+
+impl Hop {
+    /// Whether the connection had carried a session before.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.lent.as_ref().is_some_and(|(_, warm)| warm.sessions > 0)
+    }
+
+    /// What this hop got, from the gateway `name`, and then what the hops behind it said of themselves.
+    pub(crate) fn reports<'a>(&'a self, name: &'a str) -> Vec<HopReport<'a>> {
+        let own = HopReport {
+            from: name,
+            to: text(&self.to),
+            transport: "tcp",
+            congestion_control: text(&self.stats.congestion_control),
+            security: "none",
+            rtt_us: self.stats.rtt_us,
+            send_buffer: self.stats.send_buffer,
+            receive_buffer: self.stats.receive_buffer,
+            warm: self.is_warm(),
+            note: self.stream.note().map_or("", text),
+        };
+        let opened = self.lent.as_ref().and_then(|(_, warm)| warm.opened());
+        let rest = opened.map(|opened| opened.hops.iter().collect::<Vec<_>>()).unwrap_or_default();
+        std::iter::once(own).chain(rest).collect()
+    }
+}
+
+/// Connects to the destination itself. A name is resolved here, at the last gateway.
+async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<Stream, Refusal> {
+    let limits = &setup.config.limits;
+    let limit = limits.connect_timeout.0;
+    let deadline = Instant::now() + limit;
+    let destination = &request.destination;
+    let refused = |error: Error| Refusal::at(destination.to_string(), error.code(), error.to_string());
+    let name = match &destination.host {
+        Host::Addr(addr) => {
+            return tcp::connect((*addr, destination.port).into(), profile, limit).await.map_err(refused);
+        }
+        Host::Name(name) => name,
+    };
+    let found = dial::resolve(name, destination.port, limits.resolve_timeout.0.min(limit)).await.map_err(refused)?;
+    let allowed = admit::allowed_addresses(&setup.config, request, found)?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    match timeout(left, dial::connect(&allowed, profile, left)).await {
+        Ok(result) => result.map_err(refused),
+        Err(_) => Err(refused(Error::Timeout { to: destination.to_string(), limit: Span(limit) })),
+    }
+}

@@ -1,0 +1,53 @@
+//! Looks at all sessions once a second: their rates, for `phoebus status`, and those that have lived too long in silence.
+
+use crate::live::Live;
+use crate::shared::{Phase, Shared};
+use phoebus_net::Stream;
+use phoebus_proto::session::Code;
+use phoebus_proto::units::Span;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks between two questions to the kernel about each connection: user time-outs are minutes.
+const RARELY: u32 = 5;
+
+/// Watches until the gateway ends.
+pub(crate) async fn keep(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(LOOK);
+    let mut turn: u32 = 0;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = shared.reached(Phase::Ending) => break,
+        }
+        turn = turn.wrapping_add(1);
+        let idle = shared.setup().config.limits.idle_timeout.0;
+        let now = Instant::now();
+        for live in shared.sessions.all() {
+            let sample = live.look(now);
+            if !idle.is_zero() && now.saturating_duration_since(sample.moved) > idle {
+                live.end(Code::Idle, format!("no byte has passed for {}", Span(idle)));
+            } else if turn.is_multiple_of(RARELY) {
+                check_peers(&live);
+            }
+        }
+    }
+    for live in shared.sessions.all() {
+        live.end(Code::Terminated, "the gateway has shut down");
+    }
+}
+
+/// Ends a session one of whose peers is silent although it owes an acknowledgement.
+fn check_peers(live: &Live) {
+    let sides = [(&live.first, &live.facts.from), (&live.second, &live.facts.next)];
+    for ((stream, name), limit) in sides.into_iter().zip(live.user_timeouts) {
+        if !limit.is_zero() && silent(stream) > limit {
+            live.end(Code::TimedOut, format!("{name} has acknowledged nothing for {}", Span(limit)));
+        }
+    }
+}
+
+fn silent(stream: &Weak<Stream>) -> Duration {
+    stream.upgrade().and_then(|stream| stream.stats().ok()).map_or(Duration::ZERO, |stats| stats.unheard())
+}

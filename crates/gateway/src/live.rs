@@ -1,0 +1,191 @@
+//! Sessions that are open: what is known about each, how many bytes have passed, and how to end one.
+
+use crate::relay::Failure;
+use phoebus_net::Stream;
+use phoebus_proto::session::{Code, SessionId};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// Who, where, and by which way.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) session: SessionId,
+    /// Who asked: a peer's name, or the other end of the connection.
+    pub(crate) from: String,
+    /// The client, as the first gateway saw it.
+    pub(crate) origin: String,
+    pub(crate) identity: String,
+    pub(crate) destination: String,
+    /// Names of the gateways before this one, separated by commas.
+    pub(crate) visited: String,
+    /// Where the next hop leads: a peer's name or an address.
+    pub(crate) next: String,
+    /// Whether the next hop's connection had carried a session before.
+    pub(crate) warm: bool,
+    /// What was asked for and not had.
+    pub(crate) note: String,
+    /// From OPEN to OPENED.
+    pub(crate) opening: Duration,
+}
+
+#[cfg(test)]
+impl Default for Facts {
+    fn default() -> Self {
+        Self {
+            session: SessionId([0; 16]),
+            from: String::new(),
+            origin: String::new(),
+            identity: String::new(),
+            destination: String::new(),
+            visited: String::new(),
+            next: String::new(),
+            warm: false,
+            note: String::new(),
+            opening: Duration::ZERO,
+        }
+    }
+}
+
+/// One open session.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) facts: Facts,
+    pub(crate) since: Instant,
+    /// The connections, as long as the relay has them: only the relay keeps them open.
+    pub(crate) first: Weak<Stream>,
+    pub(crate) second: Weak<Stream>,
+    /// How long each peer may acknowledge nothing of what was sent to it.
+    pub(crate) user_timeouts: [Duration; 2],
+    up: AtomicU64,
+    down: AtomicU64,
+    sample: Mutex<Sample>,
+    end: OnceLock<(Code, String)>,
+    wake: Notify,
+}
+
+/// What was seen when the session was last looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    at: Instant,
+    up: u64,
+    down: u64,
+    /// When a byte was last seen to pass.
+    pub(crate) moved: Instant,
+    /// Bytes per second between the last two looks.
+    pub(crate) rate_up: f64,
+    pub(crate) rate_down: f64,
+}
+
+impl Live {
+    pub(crate) fn new(facts: Facts, streams: [&Arc<Stream>; 2], user_timeouts: [Duration; 2]) -> Arc<Self> {
+        let now = Instant::now();
+        Arc::new(Self {
+            facts,
+            since: now,
+            first: Arc::downgrade(streams[0]),
+            second: Arc::downgrade(streams[1]),
+            user_timeouts,
+            up: AtomicU64::new(0),
+            down: AtomicU64::new(0),
+            sample: Mutex::new(Sample { at: now, up: 0, down: 0, moved: now, rate_up: 0.0, rate_down: 0.0 }),
+            end: OnceLock::new(),
+            wake: Notify::new(),
+        })
+    }
+
+    pub(crate) fn count_up(&self, bytes: usize) {
+        self.up.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_down(&self, bytes: usize) {
+        self.down.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes that went on to the destination, and to the client.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.up.load(Ordering::Relaxed), self.down.load(Ordering::Relaxed))
+    }
+
+    /// Ends the session; only the first reason counts.
+    pub(crate) fn end(&self, code: Code, reason: impl Into<String>) {
+        if self.end.set((code, reason.into())).is_ok() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Waits until the session is to end; its relay is the only one who does.
+    pub(crate) async fn ended(&self) -> Failure {
+        loop {
+            if let Some((code, reason)) = self.end.get() {
+                return Failure::Ours { code: *code, reason: reason.clone() };
+            }
+            self.wake.notified().await;
+        }
+    }
+
+    /// Looks at the session now.
+    pub(crate) fn look(&self, now: Instant) -> Sample {
+        let (up, down) = self.bytes();
+        let mut sample = self.sample.lock().unwrap_or_else(PoisonError::into_inner);
+        let seconds = now.saturating_duration_since(sample.at).as_secs_f64();
+        if seconds > 0.0 {
+            let moved = if (up, down) == (sample.up, sample.down) { sample.moved } else { now };
+            let rate = |new: u64, old: u64| new.saturating_sub(old) as f64 / seconds;
+            *sample =
+                Sample { at: now, up, down, moved, rate_up: rate(up, sample.up), rate_down: rate(down, sample.down) };
+        }
+        *sample
+    }
+
+    /// What the last look found.
+    pub(crate) fn last_look(&self) -> Sample {
+        *self.sample.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All open sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions(Mutex<HashMap<usize, Arc<Live>>>);
+
+/// A session's place among the open ones; it leaves when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    sessions: Arc<Sessions>,
+    live: Arc<Live>,
+}
+
+impl Sessions {
+    pub(crate) fn list(self: &Arc<Self>, live: Arc<Live>) -> Listed {
+        self.lock().insert(Arc::as_ptr(&live).addr(), live.clone());
+        Listed { sessions: self.clone(), live }
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Live>> {
+        self.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Arc<Live>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.sessions.lock().remove(&Arc::as_ptr(&self.live).addr());
+    }
+}
+
+impl std::ops::Deref for Listed {
+    type Target = Arc<Live>;
+
+    fn deref(&self) -> &Arc<Live> {
+        &self.live
+    }
+}

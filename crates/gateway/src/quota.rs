@@ -1,0 +1,112 @@
+//! How many of something there may be at a time, in all and from one source (P25, invariant 7).
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Counts by source. Its memory is bounded by what it counts.
+#[derive(Debug, Default)]
+pub(crate) struct Quota(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    total: u32,
+    by_source: HashMap<IpAddr, u32>,
+}
+
+/// The right to be one of them, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    quota: Arc<Quota>,
+    source: IpAddr,
+}
+
+/// Which bound was met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    Total,
+    Source,
+}
+
+impl Quota {
+    /// A slot for `source`, if there are fewer than `total` of all and `per_source` of its own.
+    pub(crate) fn take(self: &Arc<Self>, source: IpAddr, total: u32, per_source: u32) -> Result<Slot, Full> {
+        let source = key(source);
+        let mut counts = self.lock();
+        if counts.total >= total {
+            return Err(Full::Total);
+        }
+        let count = counts.by_source.entry(source).or_insert(0);
+        if *count >= per_source {
+            return Err(Full::Source);
+        }
+        *count += 1;
+        counts.total += 1;
+        Ok(Slot { quota: self.clone(), source })
+    }
+
+    /// How many there are.
+    pub(crate) fn total(&self) -> u32 {
+        self.lock().total
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut counts = self.quota.lock();
+        counts.total -= 1;
+        if let Some(count) = counts.by_source.get_mut(&self.source) {
+            *count -= 1;
+            if *count == 0 {
+                counts.by_source.remove(&self.source);
+            }
+        }
+    }
+}
+
+/// One customer has one IPv4 address, or 2^64 IPv6 ones.
+fn key(source: IpAddr) -> IpAddr {
+    match source.to_canonical() {
+        IpAddr::V6(addr) => IpAddr::V6(Ipv6Addr::from_bits(addr.to_bits() & !u128::from(u64::MAX))),
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_counted_by_source_and_given_back() {
+        let quota = Arc::new(Quota::default());
+        let take = |source: &str| quota.take(source.parse().unwrap(), 3, 2);
+        let first = take("10.0.0.1").unwrap();
+        let _second = take("::ffff:10.0.0.1").unwrap();
+        assert_eq!(take("10.0.0.1").unwrap_err(), Full::Source);
+        let _third = take("2001:db8::1").unwrap();
+        assert_eq!(take("10.0.0.2").unwrap_err(), Full::Total);
+        drop(first);
+        let _fourth = take("2001:db8::2").unwrap();
+        assert_eq!(take("10.0.0.2").unwrap_err(), Full::Total);
+        assert_eq!(quota.total(), 3);
+    }
+
+    #[test]
+    fn neighbours_in_an_ipv6_network_are_one_source() {
+        let quota = Arc::new(Quota::default());
+        let _slot = quota.take("2001:db8::1".parse().unwrap(), 9, 1).unwrap();
+        assert_eq!(quota.take("2001:db8::ffff".parse().unwrap(), 9, 1).unwrap_err(), Full::Source);
+        assert!(quota.take("2001:db8:0:1::1".parse().unwrap(), 9, 1).is_ok());
+    }
+
+    #[test]
+    fn nothing_stays_behind() {
+        let quota = Arc::new(Quota::default());
+        drop(quota.take("10.0.0.1".parse().unwrap(), 1, 1).unwrap());
+        assert!(quota.lock().by_source.is_empty());
+    }
+}

@@ -1,0 +1,228 @@
+//! One framed connection as a relay sees it: headers are read and written here, payloads are spliced past it (S22).
+//!
+//! Sending is one frame at a time: a header, then the payload that it announced. Acknowledgements and answers to PING wait
+//! for the end of the frame under way. Receiving stops at the last acknowledgement of the session: what comes after it
+//! belongs to the next.
+
+use super::failure::Failure;
+use phoebus_net::Stream;
+use phoebus_proto::session::frame::{Exchange, Frame, HEADER_LEN, Role};
+use phoebus_proto::session::message::Message;
+use phoebus_proto::session::{Code, ProtocolError};
+use std::io;
+use std::task::{Context, Poll, ready};
+
+/// The framed state of one connection for one session.
+#[derive(Debug)]
+pub(crate) struct Framing {
+    exchange: Exchange,
+    /// The header that is arriving, and how much of it is there.
+    header: [u8; HEADER_LEN],
+    have: usize,
+    /// Bytes of an incoming DATA frame that were not taken yet.
+    payload: usize,
+    /// The reason of an incoming RESET that is arriving, and its full length.
+    reset: Option<(Vec<u8>, usize)>,
+    /// The header that is being sent, and how much of it was.
+    out: [u8; HEADER_LEN],
+    out_sent: usize,
+    /// Bytes of the outgoing DATA frame that are still to follow its header.
+    owed: usize,
+    ack_due: bool,
+    pong_due: Option<u64>,
+}
+
+/// What a framed connection brings next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Incoming {
+    /// This many bytes of the stream.
+    Payload(usize),
+    /// The end of the peer's stream.
+    End,
+    /// Nothing more that belongs to this session.
+    Over,
+}
+
+impl Framing {
+    pub(crate) fn new(role: Role) -> Self {
+        Self {
+            exchange: Exchange::new(role),
+            header: [0; HEADER_LEN],
+            have: 0,
+            payload: 0,
+            reset: None,
+            out: [0; HEADER_LEN],
+            out_sent: HEADER_LEN,
+            owed: 0,
+            ack_due: false,
+            pong_due: None,
+        }
+    }
+
+    /// Reads headers until one says something about the stream.
+    pub(crate) fn poll_incoming(&mut self, stream: &Stream, cx: &mut Context<'_>) -> Poll<Result<Incoming, Failure>> {
+        loop {
+            if self.payload > 0 {
+                return Poll::Ready(Ok(Incoming::Payload(self.payload)));
+            }
+            if self.exchange.shutdown_received() && self.exchange.delivered() {
+                return Poll::Ready(Ok(Incoming::Over));
+            }
+            ready!(stream.poll_read_ready(cx))?;
+            match self.read(stream) {
+                Ok(Some(Incoming::End)) => return Poll::Ready(Ok(Incoming::End)),
+                Ok(_) => {}
+                Err(Failure::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(failure) => return Poll::Ready(Err(failure)),
+            }
+        }
+    }
+
+    /// Says that `n` bytes of the payload were taken.
+    pub(crate) fn took(&mut self, n: usize) {
+        self.payload -= n.min(self.payload);
+    }
+
+    /// Whether the peer was told of a frame whose payload is still to come.
+    pub(crate) fn owes(&self) -> bool {
+        self.owed > 0
+    }
+
+    /// Begins a DATA frame of `len` bytes; only where [`Framing::try_flush`] has left nothing.
+    pub(crate) fn begin_data(&mut self, len: usize) -> Result<(), Failure> {
+        let announced = u32::try_from(len).map_err(|_| Failure::internal("a carrier held more than a frame can"))?;
+        let header = self.exchange.data(announced)?;
+        self.send(header);
+        self.owed = len;
+        Ok(())
+    }
+
+    /// Says that `n` bytes of the payload were sent.
+    pub(crate) fn paid(&mut self, n: usize) {
+        self.owed -= n.min(self.owed);
+    }
+
+    /// Begins SHUTDOWN; only where [`Framing::try_flush`] has left nothing.
+    pub(crate) fn begin_shutdown(&mut self) -> Result<(), Failure> {
+        let header = self.exchange.shutdown()?;
+        self.send(header);
+        Ok(())
+    }
+
+    pub(crate) fn shutdown_begun(&self) -> bool {
+        self.exchange.shutdown_sent()
+    }
+
+    /// Everything that was received went on to the next hop: say so when there is room.
+    pub(crate) fn acknowledge(&mut self) {
+        self.ack_due = true;
+    }
+
+    /// Sends what is due, up to the payload of a frame under way.
+    pub(crate) fn try_flush(&mut self, stream: &Stream) -> io::Result<()> {
+        loop {
+            while self.out_sent < HEADER_LEN {
+                self.out_sent += stream.try_write(&self.out[self.out_sent..], self.owed > 0)?;
+            }
+            if self.owed > 0 {
+                return Ok(());
+            }
+            if let Some(token) = self.pong_due.take() {
+                self.send(self.exchange.pong(token));
+            } else if std::mem::take(&mut self.ack_due) {
+                let header = self.exchange.ack();
+                self.send(header);
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the session is over on this connection, all that was due was sent, and another session may follow.
+    pub(crate) fn is_over(&self) -> bool {
+        self.exchange.reusable() && self.out_sent == HEADER_LEN && self.owed == 0
+    }
+
+    /// A RESET frame that says why, if a frame can be sent now: not in the middle of another.
+    pub(crate) fn reset_frame(&self, reason: &[u8]) -> Option<Vec<u8>> {
+        let len = u32::try_from(reason.len()).ok()?;
+        let mut frame = self.exchange.reset(len).to_vec();
+        frame.extend_from_slice(reason);
+        (self.out_sent == HEADER_LEN && self.owed == 0).then_some(frame)
+    }
+
+    /// Looks for the RESET of a peer that has gone: what it sent last may still wait to be read, behind data that nobody
+    /// wants any more.
+    pub(crate) fn last_words(&mut self, stream: &Stream) -> Option<Failure> {
+        /// What is read at most: the rest of the kernel's buffer is as good as lost.
+        const SCRATCH: usize = 64 * 1024;
+        let mut scratch = vec![0; SCRATCH];
+        for _ in 0..SCRATCH {
+            if self.payload > 0 {
+                let max = self.payload.min(SCRATCH);
+                match stream.try_read(&mut scratch[..max]) {
+                    Ok(n) if n > 0 => self.took(n),
+                    _ => return None,
+                }
+            } else {
+                match self.read(stream) {
+                    Ok(_) => {}
+                    Err(failure @ Failure::Told { .. }) => return Some(failure),
+                    Err(_) => return None,
+                }
+            }
+        }
+        None
+    }
+
+    fn send(&mut self, header: [u8; HEADER_LEN]) {
+        self.out = header;
+        self.out_sent = 0;
+    }
+
+    /// Reads once.
+    fn read(&mut self, stream: &Stream) -> Result<Option<Incoming>, Failure> {
+        if let Some((reason, len)) = &mut self.reset {
+            let start = reason.len();
+            reason.resize(*len, 0);
+            let read = stream.try_read(&mut reason[start..]);
+            reason.truncate(start + *read.as_ref().unwrap_or(&0));
+            return match read? {
+                0 => Err(told(reason)),
+                _ if reason.len() == *len => Err(told(reason)),
+                _ => Ok(None),
+            };
+        }
+        let n = stream.try_read(&mut self.header[self.have..])?;
+        if n == 0 {
+            return Err(Failure::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        self.have += n;
+        if self.have < HEADER_LEN {
+            return Ok(None);
+        }
+        self.have = 0;
+        match self.exchange.receive(&self.header)? {
+            Frame::Data { len } => self.payload = len as usize,
+            Frame::Shutdown => return Ok(Some(Incoming::End)),
+            Frame::Reset { len: 0 } => return Err(told(&[])),
+            Frame::Reset { len } => self.reset = Some((Vec::new(), len as usize)),
+            // A peer that asks faster than it listens is answered once.
+            Frame::Ping { token } => self.pong_due = Some(token),
+            Frame::Ack { .. } | Frame::Pong { .. } => {}
+        }
+        Ok(None)
+    }
+}
+
+/// What a RESET frame says.
+fn told(reason: &[u8]) -> Failure {
+    match Message::decode(reason) {
+        Ok(Message::Refused(refused)) => {
+            Failure::Told { code: refused.code, hop: refused.hop.to_owned(), reason: refused.reason.to_owned() }
+        }
+        Ok(other) => ProtocolError::Unexpected { got: other.name(), expected: "REFUSED in a RESET frame" }.into(),
+        // A peer that died while it said why has failed all the same.
+        Err(_) => Failure::Told { code: Code::Reset, hop: String::new(), reason: String::new() },
+    }
+}

@@ -1,0 +1,213 @@
+//! Moves a session's bytes between its two hops until both directions have ended or one hop has failed (P19–P23, S21–S23).
+//!
+//! ```text
+//!   first ──take──► carrier ──give──► second      direction Up:   client to destination
+//!   first ◄──give── carrier ◄──take── second      direction Down: destination to client
+//! ```
+//!
+//! One task drives both directions, so that a session costs one future and a few hundred bytes. Three rules carry the
+//! invariants:
+//!
+//! - A direction takes bytes only when it has given all that it holds: a receiver that stops reading stops the sender, and
+//!   memory is what the sockets and one carrier hold (P22).
+//! - Failures are watched on both connections at all times, also on one that is not being read, so that a reset passes at
+//!   once although the other side is full.
+//! - An end passes on only as an end: a raw end of stream, or SHUTDOWN on a framed connection. Everything else is a failure,
+//!   and drops both connections, which resets them.
+
+mod end;
+mod failure;
+mod framing;
+
+pub(crate) use end::End;
+pub(crate) use failure::Failure;
+
+use crate::live::Live;
+use end::Taken;
+use phoebus_net::{Carrier, PipePool};
+use phoebus_proto::session::message::{Message, Refused};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+/// One of the two hops of a session at this gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Side {
+    /// Towards the client.
+    First,
+    /// Towards the destination.
+    Second,
+}
+
+/// The end of a relay that did not go well.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    /// On which hop it failed; `None` when the gateway itself ended the session.
+    pub(crate) side: Option<Side>,
+    pub(crate) failure: Failure,
+}
+
+/// Turns of one direction before the other sessions of the thread get theirs: with pipes of 256 KiB, some megabytes.
+const TURNS: usize = 16;
+/// How long a peer may take to confirm that it has a RESET frame before its connection is reset for good.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A session between two connections.
+pub(crate) struct Relay {
+    pub(crate) first: End,
+    pub(crate) second: End,
+    up: Direction,
+    down: Direction,
+    pool: Arc<PipePool>,
+    /// Most bytes that a direction holds in its carrier.
+    hold: usize,
+}
+
+#[derive(Default)]
+struct Direction {
+    carrier: Option<Carrier>,
+    /// The sender's stream has ended.
+    ended: bool,
+    /// So has the receiver's.
+    passed_on: bool,
+}
+
+impl Relay {
+    pub(crate) fn new(first: End, second: End, pool: Arc<PipePool>, hold: usize) -> Self {
+        Self { first, second, up: Direction::default(), down: Direction::default(), pool, hold }
+    }
+
+    /// Runs until the session has ended: all bytes given on, both ends passed on, and everything that a raw peer was sent
+    /// acknowledged by it. Whatever ends it otherwise is returned; dropping the relay then resets both hops.
+    pub(crate) async fn run(&mut self, live: &Live) -> Result<(), Broken> {
+        let (first, second) = (self.first.stream.clone(), self.second.stream.clone());
+        let watched = async {
+            let (mut first, mut second, mut ended) = (pin!(first.failed()), pin!(second.failed()), pin!(live.ended()));
+            std::future::poll_fn(|cx| {
+                if let Poll::Ready(result) = self.poll(cx, live) {
+                    return Poll::Ready(result);
+                }
+                let on = |side| move |failure| Broken { side: Some(side), failure };
+                if let Poll::Ready(error) = first.as_mut().poll(cx) {
+                    return Poll::Ready(Err(on(Side::First)(error.into())));
+                }
+                if let Poll::Ready(error) = second.as_mut().poll(cx) {
+                    return Poll::Ready(Err(on(Side::Second)(error.into())));
+                }
+                ended.as_mut().poll(cx).map(|failure| Err(Broken { side: None, failure }))
+            })
+            .await
+        };
+        if let Err(broken) = watched.await {
+            return Err(self.with_last_words(broken));
+        }
+        for (side, end) in [(Side::First, &self.first), (Side::Second, &self.second)] {
+            if end.is_framed() {
+                continue;
+            }
+            tokio::select! {
+                delivered = end.stream.delivered(Duration::MAX) => {
+                    delivered.map_err(|error| Broken { side: Some(side), failure: error.into() })?;
+                }
+                failure = live.ended() => return Err(Broken { side: None, failure }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Resets both hops. A framed one is told why first, if that can be done without waiting for a stalled receiver.
+    pub(crate) async fn reset(self, why: &Refused<'_>, failed: Option<Side>) {
+        let mut reason = vec![0; 2048];
+        let len = Message::Refused(*why).encode(&mut reason).unwrap_or(0);
+        let reason = reason.get(phoebus_proto::session::PREFIX_LEN..len).unwrap_or_default();
+        let Self { first, second, up, down, .. } = self;
+        drop((up, down));
+        let mut informed = Vec::new();
+        for (side, end) in [(Side::First, first), (Side::Second, second)] {
+            if failed != Some(side)
+                && let Some(frame) = end.reset_frame(reason)
+                && end.stream.unacknowledged().is_ok_and(|bytes| bytes == 0)
+                && end.stream.try_write(&frame, false).is_ok_and(|n| n == frame.len())
+            {
+                informed.push(end.stream);
+            }
+            // Every other stream is dropped, and so reset, here.
+        }
+        for stream in informed {
+            let _ = tokio::time::timeout(LAST_WORDS, stream.delivered(Duration::MAX)).await;
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, live: &Live) -> Poll<Result<(), Broken>> {
+        let Self { first, second, up, down, pool, hold } = self;
+        let up = up.poll(cx, (Side::First, first), (Side::Second, second), (pool, *hold), |n| live.count_up(n))?;
+        let down =
+            down.poll(cx, (Side::Second, second), (Side::First, first), (pool, *hold), |n| live.count_down(n))?;
+        // A direction that has just passed its end on owes the other one's connection an acknowledgement.
+        let on = |side| move |failure| Broken { side: Some(side), failure };
+        let dues = [
+            first.poll_dues(cx).map_err(on(Side::First))?.is_ready(),
+            second.poll_dues(cx).map_err(on(Side::Second))?.is_ready(),
+        ];
+        let over = up.is_ready() && down.is_ready() && dues == [true, true] && first.is_over() && second.is_over();
+        if over { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// Replaces a bare "connection reset" by what the peer had said before it went.
+    fn with_last_words(&mut self, broken: Broken) -> Broken {
+        let end = match (&broken.side, &broken.failure) {
+            (Some(Side::First), Failure::Io(_)) => &mut self.first,
+            (Some(Side::Second), Failure::Io(_)) => &mut self.second,
+            _ => return broken,
+        };
+        match end.last_words() {
+            Some(failure) => Broken { failure, ..broken },
+            None => broken,
+        }
+    }
+}
+
+impl Direction {
+    /// Ready when this direction has ended and been passed on, and nothing more is to be read about the session from the
+    /// end that it reads.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        (from_side, from): (Side, &mut End),
+        (to_side, to): (Side, &mut End),
+        (pool, hold): (&Arc<PipePool>, usize),
+        mut count: impl FnMut(usize),
+    ) -> Poll<Result<(), Broken>> {
+        let on = |side| move |failure| Broken { side: Some(side), failure };
+        for _ in 0..TURNS {
+            if let Some(carrier) = &mut self.carrier {
+                ready!(to.poll_give(cx, carrier, &mut count)).map_err(on(to_side))?;
+            }
+            if self.ended {
+                self.carrier = None;
+                if !self.passed_on {
+                    ready!(to.poll_shutdown(cx)).map_err(on(to_side))?;
+                    self.passed_on = true;
+                    from.acknowledge();
+                }
+                return from.poll_rest(cx).map_err(on(from_side));
+            }
+            match from.poll_take(cx, &mut self.carrier, pool, hold).map_err(on(from_side))? {
+                Poll::Ready(Taken::Bytes) => {}
+                Poll::Ready(Taken::End) => self.ended = true,
+                Poll::Pending => {
+                    // An idle session holds no pipe.
+                    self.carrier = None;
+                    return Poll::Pending;
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! Sessions through one relay and through a chain of two with a framed hop between them, over loopback.
+
+use super::*;
+use crate::live::Facts;
+use crate::refusal::Refusal;
+use phoebus_net::{Profile, Stream, tcp};
+use phoebus_proto::session::Code;
+use phoebus_proto::session::frame::Role;
+use std::io;
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+/// A plain connection of a program, and the gateway's side of it.
+async fn program() -> (TcpStream, Stream) {
+    let listener = tcp::listen(ANY, &Profile::default()).unwrap();
+    let program = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    (program, listener.accept().await.unwrap().0)
+}
+
+/// A connection between two gateways.
+async fn hop() -> (Stream, Stream) {
+    let listener = tcp::listen(ANY, &Profile::default()).unwrap();
+    let to = listener.local_addr().unwrap();
+    let profile = Profile::default();
+    let (dialled, accepted) = tokio::join!(tcp::connect(to, &profile, PATIENCE), listener.accept());
+    (dialled.unwrap(), accepted.unwrap().0)
+}
+
+/// How a relay went: failures with the code, hop and sentence that the other hops were told.
+struct Went {
+    ended: Result<(), Broken>,
+    up: u64,
+    down: u64,
+    /// The connections that are free for another session.
+    first: Option<Stream>,
+    second: Option<Stream>,
+}
+
+fn start(first: End, second: End) -> JoinHandle<Went> {
+    tokio::spawn(async move {
+        let streams = [first.stream.clone(), second.stream.clone()];
+        let live = Live::new(Facts::default(), [&streams[0], &streams[1]], [PATIENCE; 2]);
+        let mut relay = Relay::new(first, second, PipePool::new(4, 256 << 10), 256 << 10);
+        let ended = relay.run(&live).await;
+        let (up, down) = live.bytes();
+        if let Err(broken) = &ended {
+            drop(streams);
+            let reason = broken.failure.to_string();
+            let refusal = Refusal::at("pg", broken.failure.code(), reason);
+            relay.reset(&refusal.message("pg"), broken.side).await;
+            return Went { ended, up, down, first: None, second: None };
+        }
+        let framed = [relay.first.is_framed(), relay.second.is_framed()];
+        drop(relay);
+        let mut free = streams.into_iter().zip(framed).map(|(stream, framed)| {
+            stream.disarm();
+            framed.then(|| Arc::into_inner(stream).expect("the relay has let go"))
+        });
+        Went { ended, up, down, first: free.next().flatten(), second: free.next().flatten() }
+    })
+}
+
+fn raw(stream: Stream) -> End {
+    End::raw(Arc::new(stream))
+}
+
+fn framed(stream: Stream, role: Role) -> End {
+    End::framed(Arc::new(stream), role)
+}
+
+/// client ─raw─ relay ─raw─ destination.
+async fn single() -> (TcpStream, TcpStream, JoinHandle<Went>) {
+    let (client, a) = program().await;
+    let (destination, b) = program().await;
+    (client, destination, start(raw(a), raw(b)))
+}
+
+/// client ─raw─ relay ═framed═ relay ─raw─ destination.
+async fn chain() -> (TcpStream, TcpStream, [JoinHandle<Went>; 2]) {
+    let (up, down) = hop().await;
+    chain_over(up, down).await
+}
+
+async fn chain_over(up: Stream, down: Stream) -> (TcpStream, TcpStream, [JoinHandle<Went>; 2]) {
+    let (client, a) = program().await;
+    let (destination, b) = program().await;
+    let first = start(raw(a), framed(up, Role::Initiator));
+    let second = start(framed(down, Role::Acceptor), raw(b));
+    (client, destination, [first, second])
+}
+
+/// Bytes that differ everywhere, so that a shifted or repeated part shows.
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed | 1;
+    (0..len)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            (x >> 32) as u8
+        })
+        .collect()
+}
+
+/// Sends `up` and `down` at the same time, each with its end, and checks what arrives.
+async fn exchange(client: &mut TcpStream, destination: &mut TcpStream, up: &[u8], down: &[u8]) {
+    let (mut cr, mut cw) = client.split();
+    let (mut dr, mut dw) = destination.split();
+    let send_up = async {
+        cw.write_all(up).await.unwrap();
+        cw.shutdown().await.unwrap();
+    };
+    let send_down = async {
+        dw.write_all(down).await.unwrap();
+        dw.shutdown().await.unwrap();
+    };
+    let (mut got_up, mut got_down) = (Vec::new(), Vec::new());
+    let (_, _, a, b) = tokio::join!(send_up, send_down, dr.read_to_end(&mut got_up), cr.read_to_end(&mut got_down));
+    a.unwrap();
+    b.unwrap();
+    assert!(got_up == up, "the upward stream was changed");
+    assert!(got_down == down, "the downward stream was changed");
+}
+
+fn whole(went: &Went, up: &[u8], down: &[u8]) {
+    assert!(went.ended.is_ok(), "{:?}", went.ended);
+    assert_eq!((went.up, went.down), (up.len() as u64, down.len() as u64));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_streams_arrive_whole_and_end() {
+    let (up, down) = (pattern(3_000_001, 3), pattern(2_000_003, 5));
+    let (mut client, mut destination, task) = single().await;
+    exchange(&mut client, &mut destination, &up, &down).await;
+    whole(&task.await.unwrap(), &up, &down);
+
+    let (mut client, mut destination, tasks) = chain().await;
+    exchange(&mut client, &mut destination, &up, &down).await;
+    for task in tasks {
+        whole(&task.await.unwrap(), &up, &down);
+    }
+}
+
+#[tokio::test]
+async fn a_closed_side_leaves_the_other_open() {
+    let (mut client, mut destination, tasks) = chain().await;
+    client.write_all(b"request").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut request = Vec::new();
+    destination.read_to_end(&mut request).await.unwrap();
+    assert_eq!(request, b"request");
+    for part in [&b"first"[..], b"second"] {
+        destination.write_all(part).await.unwrap();
+        let mut got = vec![0; part.len()];
+        client.read_exact(&mut got).await.unwrap();
+        assert_eq!(got, part);
+    }
+    assert!(tasks.iter().all(|task| !task.is_finished()));
+    drop(destination);
+    assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
+    for task in tasks {
+        task.await.unwrap().ended.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_framed_connection_carries_one_session_after_another() {
+    let (mut up, mut down) = hop().await;
+    let port = up.local_addr().unwrap();
+    for round in 0..20 {
+        let (mut client, mut destination, [first, second]) = chain_over(up, down).await;
+        let (a, b) = (pattern(round * 1000, round as u64 + 1), pattern((20 - round) * 777, round as u64 + 7));
+        exchange(&mut client, &mut destination, &a, &b).await;
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        assert!(first.ended.is_ok() && second.ended.is_ok(), "{:?} {:?}", first.ended, second.ended);
+        up = first.second.expect("the connection is handed back");
+        down = second.first.expect("the connection is handed back");
+        assert_eq!(up.local_addr().unwrap(), port);
+        assert!(up.is_quiet().unwrap() && down.is_quiet().unwrap(), "nothing of the session is left behind");
+    }
+}
+
+fn reset(stream: TcpStream) {
+    stream.set_zero_linger().unwrap();
+    drop(stream);
+}
+
+async fn assert_reset(stream: &mut TcpStream) {
+    let mut rest = Vec::new();
+    let error = stream.read_to_end(&mut rest).await.expect_err("a cut session must not end cleanly");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_reset_passes_in_both_directions() {
+    for from_client in [true, false] {
+        let (mut client, mut destination, [first, second]) = chain().await;
+        client.write_all(b"x").await.unwrap();
+        destination.read_exact(&mut [0; 1]).await.unwrap();
+        let survivor = if from_client {
+            reset(client);
+            &mut destination
+        } else {
+            reset(destination);
+            &mut client
+        };
+        assert_reset(survivor).await;
+        let near = if from_client { first.await.unwrap() } else { second.await.unwrap() };
+        assert_eq!(near.ended.unwrap_err().failure.code(), Code::Reset);
+    }
+}
+
+#[tokio::test]
+async fn the_far_gateway_learns_why_a_session_failed() {
+    let (client, mut destination, [first, second]) = chain().await;
+    reset(client);
+    assert_reset(&mut destination).await;
+    let near = first.await.unwrap().ended.unwrap_err();
+    assert_eq!((near.side, near.failure.to_string().as_str()), (Some(Side::First), "connection reset by peer"));
+    let far = second.await.unwrap().ended.unwrap_err();
+    assert_eq!(far.side, Some(Side::First));
+    match far.failure {
+        Failure::Told { code, hop, reason } => {
+            assert_eq!((code, hop.as_str(), reason.as_str()), (Code::Reset, "pg", "connection reset by peer"));
+        }
+        other => panic!("the reason was lost: {other:?}"),
+    }
+}
+
+/// A connection whose receiver holds little, so that a sender is soon stopped.
+async fn small_program() -> (TcpStream, Stream) {
+    let listener = tcp::listen(ANY, &Profile::default()).unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let program = socket.connect(listener.local_addr().unwrap()).await.unwrap();
+    (program, listener.accept().await.unwrap().0)
+}
+
+/// Writes until nothing moves any more.
+async fn fill(stream: &mut TcpStream, piece: &[u8]) -> usize {
+    let mut total = 0;
+    while let Ok(n) = tokio::time::timeout(Duration::from_millis(300), stream.write(piece)).await {
+        total += n.unwrap();
+        if piece.len() == 1 && total >= 5000 {
+            break;
+        }
+    }
+    total
+}
+
+#[tokio::test]
+async fn a_receiver_that_stops_stalls_the_sender_and_nothing_is_lost() {
+    let (mut client, a) = program().await;
+    let (mut destination, b) = small_program().await;
+    let task = start(raw(a), raw(b));
+    let sent = fill(&mut client, &pattern(65_536, 9)).await;
+    client.shutdown().await.unwrap();
+    let mut got = Vec::new();
+    let answer = async {
+        destination.read_to_end(&mut got).await.unwrap();
+        destination.shutdown().await.unwrap();
+    };
+    tokio::join!(answer, async { client.read(&mut [0; 1]).await.unwrap() });
+    assert_eq!(got.len(), sent);
+    task.await.unwrap().ended.unwrap();
+}
+
+#[tokio::test]
+async fn a_reset_passes_a_stalled_receiver() {
+    for piece in [&[1u8][..], &[1u8; 65_536]] {
+        let (mut client, a) = program().await;
+        client.set_nodelay(true).unwrap();
+        let (mut destination, b) = small_program().await;
+        let task = start(raw(a), raw(b));
+        assert!(fill(&mut client, piece).await > 0);
+        reset(client);
+        // The relay is stuck writing and must notice all the same; the destination reads nothing until it has.
+        let failure = tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap().ended.unwrap_err();
+        assert_eq!((failure.side, failure.failure.code()), (Some(Side::First), Code::Reset));
+        assert_reset(&mut destination).await;
+    }
+}
+
+#[tokio::test]
+async fn a_framed_connection_that_just_ends_is_an_error() {
+    let (up, down) = hop().await;
+    let (mut client, a) = program().await;
+    let task = start(raw(a), framed(up, Role::Initiator));
+    down.shutdown_write().unwrap();
+    let broken = task.await.unwrap().ended.unwrap_err();
+    let said = broken.failure.to_string();
+    assert_eq!((broken.side, said.as_str()), (Some(Side::Second), "the connection ended in the middle of a session"));
+    assert_reset(&mut client).await;
+}
+
+#[tokio::test]
+async fn garbage_in_place_of_frames_is_an_error() {
+    let (up, down) = hop().await;
+    let (mut client, a) = program().await;
+    let task = start(raw(a), framed(up, Role::Initiator));
+    down.try_write(&[0xff; 64], false).unwrap();
+    let broken = task.await.unwrap().ended.unwrap_err();
+    assert_eq!((broken.side, broken.failure.code()), (Some(Side::Second), Code::Protocol));
+    assert_reset(&mut client).await;
+}
+
+#[tokio::test]
+async fn a_dropped_session_is_reset_on_both_ends() {
+    let (mut client, mut destination, task) = single().await;
+    client.write_all(b"x").await.unwrap();
+    destination.read_exact(&mut [0; 1]).await.unwrap();
+    // What a panic inside the session's task does.
+    task.abort();
+    assert_reset(&mut client).await;
+    assert_reset(&mut destination).await;
+}

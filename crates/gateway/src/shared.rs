@@ -1,0 +1,122 @@
+//! What all tasks of a gateway share.
+
+use crate::config::{Config, Peer};
+use crate::counters::Counters;
+use crate::live::Sessions;
+use crate::pool::{Pool, Timeouts};
+use crate::quota::Quota;
+use crate::seen::Seen;
+use phoebus_net::PipePool;
+use phoebus_net::host::Host;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// What a gateway is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Taking sessions.
+    Open,
+    /// Taking no more, letting the old ones finish.
+    Draining,
+    /// Ending the old ones.
+    Ending,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) since: Instant,
+    setup: RwLock<Arc<Setup>>,
+    pub(crate) pipes: Arc<PipePool>,
+    pub(crate) sessions: Arc<Sessions>,
+    /// Sessions, from the moment they are asked for.
+    pub(crate) admitted: Arc<Quota>,
+    /// Connections that have asked for nothing yet.
+    pub(crate) greeting: Arc<Quota>,
+    /// All accepted connections.
+    pub(crate) connected: Arc<Quota>,
+    pub(crate) seen: Seen,
+    pub(crate) counters: Counters,
+    pub(crate) phase: watch::Sender<Phase>,
+}
+
+/// A configuration and what hangs on it; replaced as a whole by a reload.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) config: Config,
+    pub(crate) peers: BTreeMap<String, Arc<Pool>>,
+    /// Sessions at a time, and from one source.
+    pub(crate) sessions: u32,
+    pub(crate) sessions_per_source: u32,
+    /// The most that is buffered of one direction of a session.
+    pub(crate) buffer: u64,
+}
+
+impl Setup {
+    /// For `config`, with at most `sessions`; pools of `old` whose peers have not changed are kept, with their connections.
+    pub(crate) fn new(config: Config, sessions: u32, old: Option<&Self>) -> Self {
+        let limits = &config.limits;
+        let timeouts = Timeouts {
+            greeting: limits.handshake_timeout.0,
+            // The next gateway gets its time to fail first, and so to say why.
+            opening: limits.connect_timeout.0 + limits.handshake_timeout.0,
+            resolving: limits.resolve_timeout.0,
+        };
+        let same = |old: &&Self| old.config.name == config.name && old.config.contact == config.contact;
+        let kept = |peer: &Peer| old.filter(same)?.peers.values().find(|pool| pool.peer == *peer).cloned();
+        let pool = |peer: &Peer| {
+            kept(peer).unwrap_or_else(|| Pool::new(peer.clone(), &config.name, config.contact.as_deref(), timeouts))
+        };
+        let peers = config.peers.values().map(|peer| (peer.name.clone(), pool(peer))).collect();
+        let per_source = limits.sessions_per_source.map_or(sessions.div_ceil(2), |n| n.get());
+        let buffer = config.buffer().unwrap_or_else(|| Host::read().buffer_max());
+        Self { peers, sessions, sessions_per_source: per_source, buffer, config }
+    }
+
+    /// The peer that calls itself `name` on a connection from `addr`. Neither is enough alone: a name can be claimed, and
+    /// many may share an address.
+    pub(crate) fn peer(&self, name: &str, addr: IpAddr) -> Option<&Arc<Pool>> {
+        self.peers.get(name).filter(|pool| pool.is_at(addr))
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(setup: Setup, pipes: usize) -> Arc<Self> {
+        let capacity = usize::try_from(setup.config.limits.pipe.0).unwrap_or(usize::MAX);
+        Arc::new(Self {
+            since: Instant::now(),
+            pipes: PipePool::new(pipes, capacity),
+            setup: RwLock::new(Arc::new(setup)),
+            sessions: Arc::default(),
+            admitted: Arc::default(),
+            greeting: Arc::default(),
+            connected: Arc::default(),
+            seen: Seen::default(),
+            counters: Counters::default(),
+            phase: watch::Sender::new(Phase::Open),
+        })
+    }
+
+    /// The configuration in force.
+    pub(crate) fn setup(&self) -> Arc<Setup> {
+        self.setup.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts another in force.
+    pub(crate) fn replace(&self, setup: Arc<Setup>) {
+        *self.setup.write().unwrap_or_else(PoisonError::into_inner) = setup;
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Waits until the gateway is at least in `phase`.
+    pub(crate) async fn reached(&self, phase: Phase) {
+        let mut receiver = self.phase.subscribe();
+        // The sender lives as long as `self`.
+        let _ = receiver.wait_for(|now| *now >= phase).await;
+    }
+}

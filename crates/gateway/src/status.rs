@@ -1,0 +1,116 @@
+//! What `phoebus status` shows: a gateway at one moment.
+
+use crate::counters::Totals;
+use crate::live::Live;
+use crate::pool::PoolStatus;
+use crate::shared::{Phase, Shared};
+use phoebus_net::TcpStats;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// A gateway.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Since its start.
+    pub uptime_s: f64,
+    /// Whether it takes no new sessions.
+    pub draining: bool,
+    /// Sessions that it would carry at a time.
+    pub sessions_max: u32,
+    /// Connections that have asked for nothing yet.
+    pub handshakes: u32,
+    /// Pipes that exist, and how many of them are idle.
+    pub pipes: (usize, usize),
+    /// Sessions that are open.
+    pub sessions: Vec<SessionStatus>,
+    /// What happened since the start.
+    pub totals: Totals,
+    /// Connections to peers.
+    pub pools: Vec<PoolStatus>,
+}
+
+/// An open session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Its identifier.
+    pub session: String,
+    /// The client, as the first gateway saw it.
+    pub origin: String,
+    /// On whose behalf.
+    pub identity: String,
+    /// Whereto.
+    pub destination: String,
+    /// Gateways before this one, separated by commas.
+    pub visited: String,
+    /// Since OPENED.
+    pub age_s: f64,
+    /// Bytes to the destination.
+    pub bytes_up: u64,
+    /// Bytes to the client.
+    pub bytes_down: u64,
+    /// Bits per second to the destination, over the last second or so.
+    pub bits_per_s_up: f64,
+    /// Bits per second to the client.
+    pub bits_per_s_down: f64,
+    /// The hop towards the client and the one towards the destination.
+    pub hops: [HopStatus; 2],
+}
+
+/// A hop of an open session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HopStatus {
+    /// The other end: a peer's name or an address.
+    pub to: String,
+    /// What the kernel knows; absent while the session is ending.
+    pub tcp: Option<TcpStats>,
+}
+
+impl Status {
+    pub(crate) fn of(shared: &Shared) -> Self {
+        let setup = shared.setup();
+        let mut sessions: Vec<_> = shared.sessions.all().iter().map(session).collect();
+        sessions.sort_by(|a, b| b.age_s.total_cmp(&a.age_s));
+        Self {
+            name: setup.config.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: shared.since.elapsed().as_secs_f64(),
+            draining: shared.phase() != Phase::Open,
+            sessions_max: setup.sessions,
+            handshakes: shared.greeting.total(),
+            pipes: shared.pipes.usage(),
+            sessions,
+            totals: shared.counters.totals(),
+            pools: setup.peers.values().map(|pool| pool.status()).collect(),
+        }
+    }
+}
+
+fn session(live: &Arc<Live>) -> SessionStatus {
+    let facts = &live.facts;
+    let (bytes_up, bytes_down) = live.bytes();
+    let rates = live.last_look();
+    let hop = |to: &str, stream: Option<Arc<phoebus_net::Stream>>| HopStatus {
+        to: to.to_owned(),
+        tcp: stream.and_then(|stream| stream.stats().ok()),
+    };
+    SessionStatus {
+        session: facts.session.to_string(),
+        origin: facts.origin.clone(),
+        identity: facts.identity.clone(),
+        destination: facts.destination.clone(),
+        visited: facts.visited.clone(),
+        age_s: live.since.elapsed().as_secs_f64(),
+        bytes_up,
+        bytes_down,
+        bits_per_s_up: rates.rate_up * 8.0,
+        bits_per_s_down: rates.rate_down * 8.0,
+        hops: [hop(&facts.from, live.first.upgrade()), hop(&facts.next, live.second.upgrade())],
+    }
+}

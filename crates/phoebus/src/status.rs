@@ -1,0 +1,157 @@
+//! `phoebus status`: what a gateway on this machine is doing, asked over its administration socket.
+
+use anyhow::{Context, Result, bail};
+use phoebus_gateway::{PoolStatus, SessionStatus, Status};
+use phoebus_proto::session::Code;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the gateway may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Show what a gateway on this machine is doing: sessions with their hops and rates, totals, connections to peers
+#[derive(clap::Args)]
+#[command(after_help = "\
+Exit codes: 0 shown; 1 the gateway cannot be asked; 2 wrong options.
+
+Example:
+  phoebus status --gateway /run/phoebus/gateway.sock --json | jq .totals
+")]
+pub(crate) struct Args {
+    /// The gateway's administration socket (admin.socket in its configuration)
+    #[arg(long, value_name = "SOCKET", default_value = "/run/phoebus/gateway.sock")]
+    gateway: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    let status = ask(&args.gateway).with_context(|| format!("cannot ask the gateway at {}", args.gateway.display()))?;
+    let text = if args.json { serde_json::to_string_pretty(&status)? + "\n" } else { describe(&status) };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(socket: &Path) -> Result<Status> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"{\"command\":\"status\"}\n")?;
+    let mut line = String::new();
+    if BufReader::new(stream).read_line(&mut line)? == 0 {
+        bail!("it closed the connection");
+    }
+    Ok(serde_json::from_str(&line)?)
+}
+
+fn describe(status: &Status) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        "gateway {} (version {}, process {}), up {}{}\nsessions: {} of {} open, {} handshakes\n",
+        status.name,
+        status.version,
+        status.pid,
+        duration(status.uptime_s),
+        if status.draining { ", draining" } else { "" },
+        status.sessions.len(),
+        status.sessions_max,
+        status.handshakes,
+    );
+    status.sessions.iter().for_each(|session| describe_session(session, &mut text));
+    let totals = &status.totals;
+    let _ = write!(
+        text,
+        "since the start: {} connections; {} sessions opened, {} ended, {} failed; {} up, {} down\n\
+         handshakes that failed: {}, turned away: {}\n",
+        totals.connections,
+        totals.sessions_opened,
+        totals.sessions_clean,
+        totals.sessions_failed,
+        bytes(totals.bytes_up),
+        bytes(totals.bytes_down),
+        totals.handshakes_failed,
+        totals.handshakes_shed,
+    );
+    for (code, count) in &totals.refusals {
+        let _ = writeln!(text, "refused {count} times: {} (code {code})", Code::from_number(*code));
+    }
+    status.pools.iter().for_each(|pool| describe_pool(pool, &mut text));
+    text
+}
+
+fn describe_session(session: &SessionStatus, text: &mut String) {
+    let who = if session.identity.is_empty() { String::new() } else { format!(" ({})", session.identity) };
+    let _ = writeln!(
+        text,
+        "  {}{who} → {}: {} old; up {} at {}, down {} at {}",
+        session.origin,
+        session.destination,
+        duration(session.age_s),
+        bytes(session.bytes_up),
+        rate(session.bits_per_s_up),
+        bytes(session.bytes_down),
+        rate(session.bits_per_s_down),
+    );
+    for hop in &session.hops {
+        let _ = match &hop.tcp {
+            Some(tcp) => writeln!(
+                text,
+                "    {}: tcp {}, rtt {:.1} ms, {} retransmits, window {} segments, buffers {} out {} in",
+                hop.to,
+                tcp.congestion_control,
+                tcp.rtt_us as f64 / 1e3,
+                tcp.retransmits,
+                tcp.congestion_window,
+                bytes(tcp.send_buffer),
+                bytes(tcp.receive_buffer),
+            ),
+            None => writeln!(text, "    {}: ending", hop.to),
+        };
+    }
+}
+
+fn describe_pool(pool: &PoolStatus, text: &mut String) {
+    let _ = writeln!(
+        text,
+        "peer {} at {}: {} connections ready, rtt {:.1} ms; {} dialled, {} reused, {} found dead, {} attempts failed",
+        pool.peer,
+        pool.address,
+        pool.idle,
+        pool.rtt_us as f64 / 1e3,
+        pool.dialled,
+        pool.reused,
+        pool.stale,
+        pool.failed,
+    );
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds as u64 {
+        s @ 0..60 => format!("{s} s"),
+        s @ 60..3600 => format!("{} min {} s", s / 60, s % 60),
+        s => format!("{} h {} min", s / 3600, s % 3600 / 60),
+    }
+}
+
+fn bytes(n: u64) -> String {
+    scaled(n as f64, &["B", "kB", "MB", "GB", "TB"])
+}
+
+fn rate(bits_per_s: f64) -> String {
+    scaled(bits_per_s, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s"])
+}
+
+fn scaled(mut value: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{value:.0} {}", units[unit]) } else { format!("{value:.1} {}", units[unit]) }
+}
