@@ -3,6 +3,7 @@
 //! Errors are one line on standard error, `phoebus: what, and what was expected`, and an exit code of [`exit`]. This is a
 //! plain `main`: a testbed needs a process with a single thread, so commands that need a runtime make their own.
 
+mod bench;
 mod connect;
 mod exit;
 mod gateway;
@@ -30,6 +31,7 @@ enum Command {
     Connect(connect::Args),
     Gateway(gateway::Args),
     Status(status::Args),
+    Bench(bench::BenchArgs),
     Testbed(testbed::TestbedArgs),
 }
 
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Connect(args) => connect::run(args),
         Command::Gateway(args) => gateway::run(args),
         Command::Status(args) => status::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Testbed(args) => Ok(testbed::run(args)),
     };
     result.unwrap_or_else(|error| {

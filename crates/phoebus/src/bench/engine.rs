@@ -1,0 +1,302 @@
+//! Runs an experiment: every row under every point, `runs` times, interleaved (A B C, A B C), so that whatever disturbs the
+//! machine disturbs all rows alike. Progress goes to standard error; what was measured is saved after every measurement.
+
+use super::conditions;
+use super::report::Report;
+use super::results::{Failure, Part, Reading, Results, Store};
+use anyhow::{Context, bail};
+use std::time::{Duration, Instant};
+
+/// A comparison of rows (what is compared) under points (the circumstances).
+pub(crate) trait Experiment {
+    /// What one point needs: a testbed, with what runs in it. Its drop takes it down.
+    type Bed;
+
+    /// The name of the subcommand and of the files.
+    fn name(&self) -> &'static str;
+    /// The circumstances, in the order of measurement.
+    fn points(&self) -> Vec<Label>;
+    /// What is compared, in the order of measurement.
+    fn rows(&self) -> Vec<Label>;
+    /// About how long one measurement takes.
+    fn expected(&self, point: &str, row: &str) -> Duration;
+    /// Builds the bed of a point.
+    fn set_up(&self, point: &str) -> anyhow::Result<Self::Bed>;
+    /// What holds while the bed stands, by name.
+    fn conditions(&self, bed: &Self::Bed) -> Vec<(String, String)>;
+    /// Measures a row once, within `limit`.
+    fn measure(&self, bed: &mut Self::Bed, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>>;
+    /// Makes tables and drawings of what was measured, which may be a part.
+    fn report(&self, results: &Results) -> Report;
+}
+
+/// The identifier of a point or a row, for files and options, and its title for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Label {
+    /// In files and options.
+    pub(crate) id: String,
+    /// In tables and legends.
+    pub(crate) title: String,
+}
+
+impl Label {
+    /// A label.
+    pub(crate) fn new(id: impl Into<String>, title: impl Into<String>) -> Self {
+        Self { id: id.into(), title: title.into() }
+    }
+}
+
+/// How an experiment is run.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// Repetitions of every measurement.
+    pub(crate) runs: u32,
+    /// Only these rows; all if empty.
+    pub(crate) only: Vec<String>,
+    /// Keep what the store has, and measure only what it lacks.
+    pub(crate) resume: bool,
+}
+
+/// How long a bed takes to stand, with everything that runs in it.
+const SET_UP: Duration = Duration::from_secs(3);
+/// What the programs of a measurement may take beyond twice their expected time before they are stopped.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs `experiment` and returns all that `store` then has of it.
+pub(crate) fn run<E: Experiment>(experiment: &E, options: &Options, store: &Store) -> anyhow::Result<Results> {
+    let rows = chosen(experiment.rows(), &options.only)?;
+    let mut results = if options.resume { store.load()? } else { Results::of(experiment.name()) };
+    let todo = todo(experiment, &rows, options.runs, &results);
+    let mut clock = Clock::start(experiment, &todo);
+    eprintln!("{}", clock.announcement(&todo));
+    results.parts.push(Part {
+        command: conditions::command_line(),
+        started: conditions::now(),
+        conditions: conditions::machine(),
+    });
+    for (number, (point, tasks)) in todo.iter().enumerate() {
+        let mut bed =
+            experiment.set_up(&point.id).with_context(|| format!("cannot build the bed for {}", point.title))?;
+        if number == 0
+            && let Some(part) = results.parts.last_mut()
+        {
+            part.conditions.extend(experiment.conditions(&bed));
+        }
+        for (row, run) in tasks {
+            let expected = experiment.expected(&point.id, &row.id);
+            results.failures.retain(|f| !(f.point == point.id && f.row == row.id && f.run == *run));
+            let outcome = experiment.measure(&mut bed, &point.id, &row.id, limit(expected));
+            let said = match &outcome {
+                Ok(readings) => {
+                    results.add(&point.id, &row.id, *run, readings);
+                    describe(readings)
+                }
+                Err(error) => {
+                    let reason = format!("{error:#}");
+                    let said = format!("failed: {reason}");
+                    results.failures.push(Failure { point: point.id.clone(), row: row.id.clone(), run: *run, reason });
+                    said
+                }
+            };
+            eprintln!("{} {}, {}, run {run}: {said}", clock.tick(expected), point.title, row.title);
+            store.save(&results)?;
+        }
+    }
+    store.save(&results)?;
+    Ok(results)
+}
+
+/// The measurements that are still to be made: for each point its rows, run by run.
+type Todo = Vec<(Label, Vec<(Label, u32)>)>;
+
+fn todo<E: Experiment>(experiment: &E, rows: &[Label], runs: u32, results: &Results) -> Todo {
+    let missing = |point: &Label| -> Vec<_> {
+        let all = (1..=runs).flat_map(|run| rows.iter().map(move |row| (row.clone(), run)));
+        all.filter(|(row, run)| !results.has(&point.id, &row.id, *run)).collect()
+    };
+    let points = experiment.points().into_iter().map(|point| {
+        let tasks = missing(&point);
+        (point, tasks)
+    });
+    points.filter(|(_, tasks)| !tasks.is_empty()).collect()
+}
+
+/// The rows that were asked for.
+fn chosen(rows: Vec<Label>, only: &[String]) -> anyhow::Result<Vec<Label>> {
+    let known = || rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>().join(", ");
+    if let Some(odd) = only.iter().find(|wanted| rows.iter().all(|row| row.id != **wanted)) {
+        bail!("--only {odd}: there is no such row; expected some of {}", known());
+    }
+    Ok(rows.into_iter().filter(|row| only.is_empty() || only.contains(&row.id)).collect())
+}
+
+fn limit(expected: Duration) -> Duration {
+    expected * 2 + PATIENCE
+}
+
+fn describe(readings: &[Reading]) -> String {
+    let one = |(metric, value): &Reading| format!("{} {} {}", metric.name, super::stats::rounded(*value), metric.unit);
+    match readings {
+        [] => "nothing to measure".into(),
+        few if few.len() <= 4 => few.iter().map(one).collect::<Vec<_>>().join(", "),
+        many => format!("{}, … ({} values)", one(&many[0]), many.len()),
+    }
+}
+
+/// Says how much is left, by what was expected.
+struct Clock {
+    started: Instant,
+    measurements: usize,
+    done: usize,
+    expected: Duration,
+    expected_done: Duration,
+    most: Duration,
+}
+
+impl Clock {
+    fn start<E: Experiment>(experiment: &E, todo: &Todo) -> Self {
+        let each =
+            todo.iter().flat_map(|(point, tasks)| tasks.iter().map(|(row, _)| experiment.expected(&point.id, &row.id)));
+        let (measurements, expected, most) =
+            each.fold((0, Duration::ZERO, Duration::ZERO), |(n, sum, most), one| (n + 1, sum + one, most + limit(one)));
+        let beds = SET_UP * todo.len() as u32;
+        Self {
+            started: Instant::now(),
+            measurements,
+            done: 0,
+            expected: expected + beds,
+            expected_done: Duration::ZERO,
+            most: most + beds,
+        }
+    }
+
+    fn announcement(&self, todo: &Todo) -> String {
+        if self.measurements == 0 {
+            return "Nothing is left to measure.".into();
+        }
+        format!(
+            "{} measurements under {} conditions: about {}, and at most {} if every one meets its time limit.",
+            self.measurements,
+            todo.len(),
+            spoken(self.expected),
+            spoken(self.most)
+        )
+    }
+
+    /// Counts one measurement, which was expected to take `expected`, and tells where the experiment stands.
+    fn tick(&mut self, expected: Duration) -> String {
+        self.done += 1;
+        self.expected_done += expected;
+        // As slow as up to now, but never faster than expected.
+        let pace = self.started.elapsed().as_secs_f64() / self.expected_done.as_secs_f64().max(0.001);
+        let left = self.expected.saturating_sub(self.expected_done).mul_f64(pace.clamp(1.0, 100.0));
+        let left = if self.done == self.measurements { Duration::ZERO } else { left };
+        format!("[{}/{}, {} left]", self.done, self.measurements, spoken(left))
+    }
+}
+
+/// A length of time as people say it.
+fn spoken(time: Duration) -> String {
+    let seconds = time.as_secs_f64().round() as u64;
+    match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
+        (0, 0, s) => format!("{s} s"),
+        (0, m, s) => format!("{m} min {s:02} s"),
+        (h, m, _) => format!("{h} h {m:02} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::Metric;
+    use super::*;
+    use std::cell::RefCell;
+
+    const ORDER: Metric = Metric { name: "order", unit: "1" };
+
+    /// Notes the order of what it is asked for; the row `broken` fails.
+    #[derive(Default)]
+    struct Noted(RefCell<Vec<String>>);
+
+    impl Experiment for Noted {
+        type Bed = ();
+        fn name(&self) -> &'static str {
+            "noted"
+        }
+        fn points(&self) -> Vec<Label> {
+            ["p", "q"].map(|id| Label::new(id, id)).into()
+        }
+        fn rows(&self) -> Vec<Label> {
+            ["a", "broken", "c"].map(|id| Label::new(id, id)).into()
+        }
+        fn expected(&self, _: &str, _: &str) -> Duration {
+            Duration::from_secs(10)
+        }
+        fn set_up(&self, point: &str) -> anyhow::Result<()> {
+            self.0.borrow_mut().push(format!("up {point}"));
+            Ok(())
+        }
+        fn conditions(&self, (): &()) -> Vec<(String, String)> {
+            vec![("seed".into(), "7".into())]
+        }
+        fn measure(&self, (): &mut (), point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+            assert_eq!(limit, Duration::from_secs(40));
+            self.0.borrow_mut().push(format!("{point}{row}"));
+            if row == "broken" {
+                bail!("out of order");
+            }
+            Ok(vec![(ORDER, self.0.borrow().len() as f64)])
+        }
+        fn report(&self, _: &Results) -> Report {
+            Report::default()
+        }
+    }
+
+    fn options(only: &[&str], resume: bool) -> Options {
+        Options { runs: 2, only: only.iter().map(ToString::to_string).collect(), resume }
+    }
+
+    #[test]
+    fn rows_are_interleaved_and_one_that_fails_does_not_end_the_rest() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path(), "noted").unwrap();
+        let noted = Noted::default();
+        let results = run(&noted, &options(&[], false), &store).unwrap();
+        let of = |p: &str| [format!("up {p}"), p.to_owned() + "a", p.to_owned() + "broken", p.to_owned() + "c"];
+        let expected: Vec<_> =
+            ["p", "q"].into_iter().flat_map(|p| [of(p).to_vec(), of(p)[1..].to_vec()].concat()).collect();
+        assert_eq!(*noted.0.borrow(), expected);
+        assert_eq!((results.samples.len(), results.failures.len()), (8, 4));
+        assert_eq!(results.failures[0].reason, "out of order");
+        assert!(results.parts[0].conditions.contains(&("seed".into(), "7".into())));
+        assert_eq!(store.load().unwrap(), results);
+    }
+
+    #[test]
+    fn a_resumed_run_measures_what_is_missing() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path(), "noted").unwrap();
+        run(&Noted::default(), &options(&["a"], false), &store).unwrap();
+        let noted = Noted::default();
+        let results = run(&noted, &options(&["a", "c"], true), &store).unwrap();
+        assert_eq!(*noted.0.borrow(), ["up p", "pc", "pc", "up q", "qc", "qc"]);
+        assert_eq!((results.samples.len(), results.parts.len()), (8, 2));
+        run(&noted, &options(&["c"], false), &store).unwrap();
+        assert_eq!(store.load().unwrap().samples.len(), 4, "without --resume it starts anew");
+    }
+
+    #[test]
+    fn an_unknown_row_is_refused_by_name() {
+        let error = chosen(Noted::default().rows(), &["d".into()]).unwrap_err().to_string();
+        assert_eq!(error, "--only d: there is no such row; expected some of a, broken, c");
+    }
+
+    #[test]
+    fn the_duration_is_known_beforehand() {
+        let todo = todo(&Noted::default(), &Noted::default().rows(), 5, &Results::of("noted"));
+        let clock = Clock::start(&Noted::default(), &todo);
+        assert_eq!(
+            clock.announcement(&todo),
+            "30 measurements under 2 conditions: about 5 min 06 s, and at most 20 min 06 s if every one meets its time limit."
+        );
+    }
+}

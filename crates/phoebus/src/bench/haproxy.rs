@@ -1,0 +1,50 @@
+//! HAProxy as a relay of TCP: the peer that every figure of a gateway stands beside.
+//!
+//! It splices where it finds that worth its while (`option splice-auto`), runs a thread per processor, and takes the
+//! congestion control of its host: version 2.6 has no setting for it.
+
+use super::process::Background;
+use anyhow::Context;
+use std::fmt::Write;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+/// The program.
+pub(crate) const PROGRAM: &str = "haproxy";
+
+/// As many as a gateway has by default.
+const PIPES: usize = 1024;
+
+/// Starts HAProxy by `command`, with its configuration in `directory`, relaying from each first address to the second.
+pub(crate) fn start(
+    mut command: Command,
+    name: &str,
+    directory: &Path,
+    relays: &[(SocketAddr, SocketAddr)],
+    sessions: usize,
+) -> anyhow::Result<Background> {
+    let file = directory.join(format!("{name}.cfg"));
+    fs::write(&file, configuration(relays, sessions)).with_context(|| format!("cannot write {}", file.display()))?;
+    // In the foreground, without a master process.
+    command.arg("-db").arg("-f").arg(&file);
+    let mut haproxy = Background::start(name, command)?;
+    for (listen, _) in relays {
+        haproxy = haproxy.listening(listen.port())?;
+    }
+    Ok(haproxy)
+}
+
+fn configuration(relays: &[(SocketAddr, SocketAddr)], sessions: usize) -> String {
+    let mut text = format!(
+        "global\n  maxconn {sessions}\n  maxpipes {PIPES}\n\
+         defaults\n  mode tcp\n  option splice-auto\n  timeout connect 60s\n  timeout client 1h\n  timeout server 1h\n  \
+         maxconn {sessions}\n  backlog 16384\n"
+    );
+    for (number, (listen, to)) in relays.iter().enumerate() {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "listen relay{number}\n  bind {listen}\n  server next {to}\n");
+    }
+    text
+}

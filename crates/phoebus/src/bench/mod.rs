@@ -1,0 +1,124 @@
+//! `phoebus bench`: Phoebus beside its peers, measured in the same run (P40, P41, R8, R12, R14, S26, S27, S30, S31).
+//!
+//! Reading order:
+//!
+//! - [`engine`] runs an experiment: every row under every point, interleaved; [`results`] keeps what was measured.
+//! - [`stats`], [`table`], [`plot`], [`report`], [`conditions`]: what is made of it.
+//! - [`process`] starts programs, ends them, and reads what they cost; [`peer`] holds those of our own.
+//!
+//! An experiment that only wants a part (`--only`, `--rtt`, `--loss`) and is told to `--resume` adds to what its directory
+//! holds, so that a long one can be done in parts.
+
+mod bed;
+mod conditions;
+mod engine;
+mod gateway;
+mod haproxy;
+mod iperf;
+mod latency;
+mod peer;
+mod plot;
+mod process;
+mod relay;
+mod report;
+mod results;
+mod short;
+mod stats;
+mod table;
+mod throughput;
+mod wan;
+
+use clap::{Args, Subcommand};
+use engine::{Experiment, Options};
+use phoebus_wan::testbed::gain_privileges;
+use results::Store;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measure Phoebus beside its peers.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    /// One stream over a WAN: round trips and losses, beside direct connections and other relays.
+    Throughput(throughput::ThroughputArgs),
+    /// Transfers of 1 to 128 MB: through gateways that have just started, through warm ones, and direct.
+    Short(short::ShortArgs),
+    /// Connect and one-byte echo, with and without delay.
+    Latency(latency::LatencyArgs),
+    /// One gateway on loopback beside HAProxy: processor time, sessions a second, memory.
+    Relay(relay::RelayArgs),
+    /// The programs that experiments run.
+    #[command(subcommand, hide = true)]
+    Peer(peer::PeerCommand),
+}
+
+/// Options of every experiment.
+#[derive(Debug, Clone, Args)]
+struct Common {
+    /// Repetitions of every measurement, rows taking turns [default: 5, with --quick 2].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
+    /// Fewer points and shorter measurements: to try things out, not to compare.
+    #[arg(long)]
+    quick: bool,
+    /// Where values (CSV, JSON), the report (Markdown) and its drawings (SVG) go.
+    #[arg(long, value_name = "DIR", default_value = "bench-results")]
+    out: PathBuf,
+    /// Keep what DIR has of this experiment, and measure only what it lacks.
+    #[arg(long)]
+    resume: bool,
+    /// Measure only these rows.
+    #[arg(long, value_name = "ROW", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Seeds the random losses of the links.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the values as JSON instead of the report.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Common {
+    fn runs(&self) -> u32 {
+        self.runs.unwrap_or(if self.quick { 2 } else { 5 })
+    }
+
+    #[cfg(test)]
+    fn for_tests() -> Self {
+        Self { runs: None, quick: false, out: PathBuf::new(), resume: false, only: Vec::new(), seed: 1, json: false }
+    }
+}
+
+/// Does what `phoebus bench` was asked to do. To be called while the process has a single thread: without root, a testbed
+/// needs a user namespace.
+pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        BenchCommand::Throughput(args) => measure(&throughput::Throughput::new(&args), &args.common),
+        BenchCommand::Short(args) => measure(&short::Short::new(&args), &args.common),
+        BenchCommand::Latency(args) => measure(&latency::Latency::new(&args, args.common.runs()), &args.common),
+        BenchCommand::Relay(args) => measure(&relay::Relay::new(&args), &args.common),
+        BenchCommand::Peer(command) => peer::run(command).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// Runs `experiment`, saves and prints what it gave. Fails if something could not be measured, after all else was.
+fn measure<E: Experiment>(experiment: &E, common: &Common) -> anyhow::Result<ExitCode> {
+    gain_privileges()?;
+    let store = Store::new(&common.out, experiment.name())?;
+    let options = Options { runs: common.runs(), only: common.only.clone(), resume: common.resume };
+    let results = engine::run(experiment, &options, &store)?;
+    let report = experiment.report(&results);
+    report.save(&results, &store)?;
+    if common.json {
+        println!("{}", serde_json::to_string_pretty(&results)?);
+    } else {
+        println!("{}", report.to_markdown(&results));
+    }
+    eprintln!("Values and drawings are in {}.", common.out.display());
+    Ok(if results.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

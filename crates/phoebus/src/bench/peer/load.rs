@@ -1,0 +1,182 @@
+//! Many connections at once, through a relay: plain ones, or sessions by their own handshake.
+//!
+//! A plain TCP relay leads to one destination that its configuration names; a gateway is told by each session. The handshake
+//! is spoken here rather than by the preload shim, so that what is measured is the gateway and not the shim.
+
+use super::transfer::{echo, push};
+use anyhow::{Context, anyhow, bail};
+use phoebus_proto::endpoint::EndpointRef;
+use phoebus_proto::session::initiator::{Initiator, State};
+use phoebus_proto::session::message::{Hello, Open, Requirements};
+use phoebus_proto::session::{List, Mode, SessionId};
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What stands between the load and its destination.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[group(multiple = false)]
+pub(crate) struct Via {
+    /// Gateways: the first is asked for a session to the destination by way of the others.
+    #[arg(long, value_delimiter = ',')]
+    gateway: Vec<SocketAddr>,
+    /// A relay that leads to the destination by itself.
+    #[arg(long)]
+    relay: Option<SocketAddr>,
+}
+
+/// Sending over many connections at once.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Bulk {
+    /// From when all were connected until the last confirmation, in seconds.
+    pub(crate) seconds: f64,
+    /// All bytes that were sent.
+    pub(crate) bytes: u64,
+}
+
+/// Opening connections one after another.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Churn {
+    /// How long that went on, in seconds.
+    pub(crate) seconds: f64,
+    /// Connections that were opened and had their byte echoed.
+    pub(crate) opened: u64,
+}
+
+/// Connections that are open and idle.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Held {
+    /// How many.
+    pub(crate) sessions: usize,
+}
+
+/// Room for HELLO and OPEN.
+const MESSAGES: usize = 2048;
+
+impl Via {
+    /// By way of gateways, the nearest first.
+    pub(crate) fn gateways(path: &[SocketAddr]) -> Self {
+        Self { gateway: path.to_vec(), relay: None }
+    }
+
+    /// By way of a plain relay.
+    pub(crate) fn relay(at: SocketAddr) -> Self {
+        Self { gateway: Vec::new(), relay: Some(at) }
+    }
+
+    /// The arguments that lead here.
+    pub(crate) fn to_arguments(&self) -> Vec<String> {
+        let pairs = self.gateway.iter().map(|at| ("--gateway", at)).chain(self.relay.iter().map(|at| ("--relay", at)));
+        pairs.flat_map(|(name, at)| [name.to_owned(), at.to_string()]).collect()
+    }
+
+    /// A connection to `to`.
+    fn connect(&self, to: SocketAddr) -> anyhow::Result<TcpStream> {
+        let first = self.gateway.first().copied().or(self.relay).unwrap_or(to);
+        let mut stream = TcpStream::connect(first).with_context(|| format!("cannot connect to {first}"))?;
+        stream.set_nodelay(true)?;
+        if let [first, rest @ ..] = &self.gateway[..] {
+            open(&mut stream, to, rest).with_context(|| format!("no session by way of {first}"))?;
+        }
+        Ok(stream)
+    }
+}
+
+/// Asks the gateway at the other end of `stream` for a session to `to` by way of `path`.
+fn open(stream: &mut TcpStream, to: SocketAddr, path: &[SocketAddr]) -> anyhow::Result<()> {
+    let mut session = SessionId([0; 16]);
+    getrandom::fill(&mut session.0).map_err(|error| anyhow!("no random numbers: {error}"))?;
+    let path: Vec<EndpointRef> = path.iter().map(|at| (*at).into()).collect();
+    let request = Open {
+        session,
+        destination: to.into(),
+        path: List::new(&path),
+        visited: List::default(),
+        origin: None,
+        identity: "",
+        mode: Mode::Raw,
+        requirements: Requirements::default(),
+        resumable: false,
+        required: 0,
+    };
+    let mut handshake = Initiator::connect(vec![0; MESSAGES], Vec::new(), &Hello::of(""), None, &request)?;
+    stream.write_all(handshake.outgoing())?;
+    while handshake.state() == State::Opening {
+        match stream.read(handshake.space()?)? {
+            0 => bail!("the gateway closed the connection"),
+            n => handshake.received(n)?,
+        }
+    }
+    match handshake.refused() {
+        None => Ok(()),
+        Some(refused) => bail!("refused: {}", refused.reason),
+    }
+}
+
+/// Sends `bytes` bytes over each of `sessions` connections.
+pub(super) fn bulk(via: &Via, to: SocketAddr, sessions: usize, bytes: u64) -> anyhow::Result<Bulk> {
+    let streams: Vec<_> = (0..sessions).map(|_| via.connect(to)).collect::<Result<_, _>>()?;
+    let start = Barrier::new(sessions + 1);
+    let (started, outcomes) = thread::scope(|scope| {
+        let threads: Vec<_> = streams
+            .into_iter()
+            .map(|mut stream| {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    push(&mut stream, bytes)
+                })
+            })
+            .collect();
+        start.wait();
+        let started = Instant::now();
+        (started, threads.into_iter().map(join).collect::<anyhow::Result<Vec<()>>>())
+    });
+    outcomes?;
+    Ok(Bulk { seconds: started.elapsed().as_secs_f64(), bytes: bytes * sessions as u64 })
+}
+
+/// Opens connections, `at_once` at any time, has one byte echoed over each and closes it, for `time`.
+pub(super) fn churn(via: &Via, to: SocketAddr, at_once: usize, time: Duration) -> anyhow::Result<Churn> {
+    let started = Instant::now();
+    let work = || {
+        let mut opened = 0;
+        while started.elapsed() < time {
+            echo(&mut via.connect(to)?, 1)?;
+            opened += 1;
+        }
+        Ok(opened)
+    };
+    let opened = thread::scope(|scope| {
+        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(join).sum::<anyhow::Result<u64>>()
+    })?;
+    Ok(Churn { seconds: started.elapsed().as_secs_f64(), opened })
+}
+
+/// Opens `sessions` connections, has one byte echoed over each, tells `ready`, and holds them until standard input ends.
+pub(super) fn hold(
+    via: &Via,
+    to: SocketAddr,
+    sessions: usize,
+    ready: impl FnOnce(&Held) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    phoebus_net::limits::raise_descriptors();
+    let mut held = Vec::with_capacity(sessions);
+    for number in 0..sessions {
+        let mut stream = via.connect(to).with_context(|| format!("session {number} of {sessions}"))?;
+        echo(&mut stream, 1).with_context(|| format!("session {number} of {sessions}"))?;
+        held.push(stream);
+    }
+    ready(&Held { sessions: held.len() })?;
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    Ok(())
+}
+
+fn join<T>(thread: thread::ScopedJoinHandle<'_, anyhow::Result<T>>) -> anyhow::Result<T> {
+    // A panic is this program's own fault and goes on.
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

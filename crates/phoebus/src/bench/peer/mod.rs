@@ -1,0 +1,102 @@
+//! The programs that experiments run in the hosts of a testbed, for what no common program measures: the time of one short
+//! transfer or one echo, and many sessions at once. They use sockets as any program does and know nothing of Phoebus, so
+//! that the preload shim works on them as on any other; only [`load`] can speak the handshake itself.
+//!
+//! Each prints one line of JSON. `phoebus bench peer …` starts them; it is not for people and not listed.
+
+mod load;
+mod server;
+mod transfer;
+
+pub(crate) use load::{Bulk, Churn, Held, Via};
+pub(crate) use transfer::{Echo, Transfer};
+
+use anyhow::Context;
+use serde::Serialize;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What a peer program does.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum PeerCommand {
+    /// Reads each connection to its end, and answers with the number of bytes.
+    Sink {
+        /// Where to listen.
+        listen: SocketAddr,
+    },
+    /// Sends back what it reads.
+    Echo {
+        /// Where to listen.
+        listen: SocketAddr,
+    },
+    /// Sends bytes to a sink once, and waits for its answer.
+    Send {
+        /// The sink.
+        to: SocketAddr,
+        /// How many bytes.
+        bytes: u64,
+        /// Congestion control to ask for; the system's if absent.
+        #[arg(long)]
+        cc: Option<String>,
+    },
+    /// Connects to an echo, and has bytes echoed, again and again.
+    Ping {
+        /// The echo.
+        to: SocketAddr,
+        /// How many times.
+        count: u32,
+    },
+    /// Sends to a sink over many connections at once.
+    Bulk {
+        #[command(flatten)]
+        via: Via,
+        /// The sink.
+        to: SocketAddr,
+        /// How many connections.
+        sessions: usize,
+        /// How many bytes over each.
+        bytes: u64,
+    },
+    /// Opens connections to an echo as fast as it can, one byte each.
+    Churn {
+        #[command(flatten)]
+        via: Via,
+        /// The echo.
+        to: SocketAddr,
+        /// How many at once.
+        at_once: usize,
+        /// For how many seconds.
+        seconds: u64,
+    },
+    /// Opens connections to an echo and holds them, idle, until its standard input ends.
+    Hold {
+        #[command(flatten)]
+        via: Via,
+        /// The echo.
+        to: SocketAddr,
+        /// How many.
+        sessions: usize,
+    },
+}
+
+/// Runs a peer program.
+pub(crate) fn run(command: PeerCommand) -> anyhow::Result<()> {
+    match command {
+        PeerCommand::Sink { listen } => server::sink(listen),
+        PeerCommand::Echo { listen } => server::echo(listen),
+        PeerCommand::Send { to, bytes, cc } => print(&transfer::send(to, bytes, cc.as_deref())?),
+        PeerCommand::Ping { to, count } => print(&transfer::ping(to, count)?),
+        PeerCommand::Bulk { via, to, sessions, bytes } => print(&load::bulk(&via, to, sessions, bytes)?),
+        PeerCommand::Churn { via, to, at_once, seconds } => {
+            print(&load::churn(&via, to, at_once, Duration::from_secs(seconds))?)
+        }
+        PeerCommand::Hold { via, to, sessions } => load::hold(&via, to, sessions, print),
+    }
+}
+
+fn print(result: &impl Serialize) -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(result)?;
+    line.push(b'\n');
+    std::io::stdout().write_all(&line).context("cannot print the result")
+}

@@ -1,0 +1,298 @@
+//! Programs under measurement: none outlives its time, none is left behind, and what they cost is read from the kernel.
+
+use anyhow::{Context, anyhow, bail};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How often a wait looks again.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long a server may take until it listens.
+const START: Duration = Duration::from_secs(10);
+/// The end of a program's standard error that an error message quotes, in characters.
+const LAST_WORDS: usize = 400;
+
+/// A program in the background. Dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct Background {
+    name: String,
+    child: Child,
+    errors: Option<JoinHandle<String>>,
+}
+
+impl Background {
+    /// Starts `command`; errors will call it `name`.
+    pub(crate) fn start(name: &str, mut command: Command) -> anyhow::Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| cannot_start(name, &command))?;
+        let errors = child.stderr.take().map(collect);
+        Ok(Self { name: name.to_owned(), child, errors })
+    }
+
+    /// Starts `command` and waits for the first line that it prints. It runs on; its standard input ends when it is dropped.
+    pub(crate) fn until_it_says(name: &str, mut command: Command, limit: Duration) -> anyhow::Result<(Self, String)> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| cannot_start(name, &command))?;
+        let output = child.stdout.take();
+        let mut background = Self { name: name.to_owned(), errors: child.stderr.take().map(collect), child };
+        let (said, heard) = mpsc::channel();
+        thread::spawn(move || {
+            let mut line = String::new();
+            let read = output.map_or(Ok(0), |output| BufReader::new(output).read_line(&mut line));
+            // Nobody listens any more once the time is up.
+            let _ = said.send(read.map(|_| line));
+        });
+        match heard.recv_timeout(limit) {
+            Ok(Ok(line)) if !line.is_empty() => Ok((background, line)),
+            Ok(_) => {
+                let status = background.child.wait()?;
+                let why = background.last_words(status);
+                bail!("{name} failed: {why}")
+            }
+            Err(_) => bail!("{name} said nothing within {} s", limit.as_secs()),
+        }
+    }
+
+    /// Waits until it listens on `port`.
+    pub(crate) fn listening(mut self, port: u16) -> anyhow::Result<Self> {
+        let deadline = Instant::now() + START;
+        loop {
+            let seen = listens(self.pid(), port);
+            // A process that has ended has no network to look at.
+            if let Some(status) = self.child.try_wait()? {
+                let why = self.last_words(status);
+                bail!("{} ended before it listened on port {port}: {why}", self.name);
+            }
+            if seen.with_context(|| format!("cannot see what {} listens on", self.name))? {
+                return Ok(self);
+            }
+            if Instant::now() > deadline {
+                bail!("{} did not listen on port {port} within {} s", self.name, START.as_secs());
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// The process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// That it still runs, or why it ended.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => {
+                let why = self.last_words(status);
+                bail!("{} ended: {why}", self.name)
+            }
+        }
+    }
+
+    fn last_words(&mut self, status: ExitStatus) -> String {
+        let errors = self.errors.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
+        format!("{status}{}", quoted(&errors))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // It may have ended by itself; there is nobody to tell.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `command` to its end and returns what it wrote to standard output. It is killed after `limit`.
+pub(crate) fn run(name: &str, mut command: Command, limit: Duration) -> anyhow::Result<String> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| cannot_start(name, &command))?;
+    let output = child.stdout.take().map(collect);
+    let errors = child.stderr.take().map(collect);
+    let deadline = Instant::now() + limit;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break Some(status),
+            None if Instant::now() > deadline => break None,
+            None => thread::sleep(LOOK),
+        }
+    };
+    if status.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
+    let text = |thread: Option<JoinHandle<String>>| thread.and_then(|t| t.join().ok()).unwrap_or_default();
+    let (output, errors) = (text(output), text(errors));
+    match status {
+        Some(status) if status.success() => Ok(output),
+        Some(status) => {
+            let said = if errors.trim().is_empty() { &output } else { &errors };
+            bail!("{name} failed: {status}{}", quoted(said))
+        }
+        None => bail!("{name} did not end within {} s{}", limit.as_secs(), quoted(&errors)),
+    }
+}
+
+/// The processor time that a process has used, in seconds, threads that have ended included, children not.
+pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process has ended")?;
+    let ticks = used_ticks(&stat).ok_or_else(|| anyhow!("/proc/{pid}/stat has no processor times: {stat}"))?;
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// Memory that belongs to a process alone, and its share of what it shares, in bytes.
+pub(crate) fn memory(pid: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let kilobytes = field(&text, "Pss:").ok_or_else(|| anyhow!("{path} has no Pss"))?;
+    Ok(kilobytes * 1024)
+}
+
+/// Memory of the kernel that grows with connections: its slabs, and the pages of TCP buffers, in bytes. Of the whole machine.
+pub(crate) fn kernel_memory() -> anyhow::Result<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let slab = field(&meminfo, "Slab:").ok_or_else(|| anyhow!("/proc/meminfo has no Slab"))? * 1024;
+    let sockstat = fs::read_to_string("/proc/net/sockstat").context("cannot read /proc/net/sockstat")?;
+    let pages =
+        sockstat.lines().find_map(|line| line.strip_prefix("TCP:")?.split_once(" mem ")?.1.trim().parse::<u64>().ok());
+    let pages = pages.ok_or_else(|| anyhow!("/proc/net/sockstat has no memory of TCP"))?;
+    Ok(slab + pages * rustix::param::page_size() as u64)
+}
+
+/// Whether a socket in the network namespace of `pid` listens on TCP `port`.
+fn listens(pid: u32, port: u16) -> io::Result<bool> {
+    let wanted = format!(":{port:04X}");
+    for table in ["tcp", "tcp6"] {
+        let text = match fs::read_to_string(format!("/proc/{pid}/net/{table}")) {
+            // A kernel without IPv6.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && table == "tcp6" => continue,
+            other => other?,
+        };
+        let listening = text.lines().skip(1).any(|line| {
+            let mut fields = line.split_ascii_whitespace().skip(1);
+            // The local address, the remote one, and the state, of which 0A is TCP_LISTEN.
+            fields.next().is_some_and(|local| local.ends_with(&wanted)) && fields.nth(1) == Some("0A")
+        });
+        if listening {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The number that follows `name` at the start of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// utime and stime of proc_pid_stat(5), the 14th and 15th field; the second, in parentheses, may contain anything.
+fn used_ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut times = rest.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
+    Some(times.next()?.ok()? + times.next()?.ok()?)
+}
+
+fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error is still worth quoting.
+        let _ = stream.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn cannot_start(name: &str, command: &Command) -> String {
+    format!("cannot start {name} ({})", command.get_program().to_string_lossy())
+}
+
+fn quoted(text: &str) -> String {
+    let text = text.trim();
+    if text.is_empty() {
+        return String::new();
+    }
+    let start = text.char_indices().rev().nth(LAST_WORDS - 1).map_or(0, |(at, _)| at);
+    format!(", saying: {}", text[start..].replace('\n', " / "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn returns_what_a_program_prints() {
+        assert_eq!(run("it", shell("echo yes; echo no >&2"), Duration::from_secs(30)).unwrap(), "yes\n");
+    }
+
+    #[test]
+    fn says_why_a_program_failed() {
+        let error = run("it", shell("echo reason >&2; exit 3"), Duration::from_secs(30)).unwrap_err().to_string();
+        assert_eq!(error, "it failed: exit status: 3, saying: reason");
+        let error = run("it", Command::new("/no/such/program"), Duration::from_secs(30)).unwrap_err().to_string();
+        assert_eq!(error, "cannot start it (/no/such/program)");
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_ended() {
+        let mut command = Command::new("sleep");
+        command.arg("600");
+        let error = run("it", command, Duration::from_millis(50)).unwrap_err().to_string();
+        assert!(error.starts_with("it did not end within"), "{error}");
+    }
+
+    #[test]
+    fn a_program_is_heard_while_it_runs() {
+        let limit = Duration::from_secs(30);
+        let (mut cat, line) = Background::until_it_says("cat", shell("echo ready; exec cat"), limit).unwrap();
+        assert_eq!(line, "ready\n");
+        cat.check().unwrap();
+        let error = Background::until_it_says("it", shell("echo why >&2; exit 4"), limit).unwrap_err().to_string();
+        assert_eq!(error, "it failed: exit status: 4, saying: why");
+    }
+
+    #[test]
+    fn sees_who_listens() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(listens(std::process::id(), port).unwrap());
+        drop(listener);
+        assert!(!listens(std::process::id(), port).unwrap());
+    }
+
+    #[test]
+    fn a_server_that_dies_while_starting_is_quoted() {
+        let server = Background::start("server", shell("echo port taken >&2; exit 1")).unwrap();
+        let error = server.listening(1).unwrap_err().to_string();
+        assert_eq!(error, "server ended before it listened on port 1: exit status: 1, saying: port taken");
+    }
+
+    #[test]
+    fn processor_time_grows_with_work() {
+        let me = std::process::id();
+        let before = cpu_seconds(me).unwrap();
+        let (mut n, deadline) = (0u64, Instant::now() + Duration::from_secs(60));
+        while cpu_seconds(me).unwrap() <= before && Instant::now() < deadline {
+            n = std::hint::black_box(n + 1);
+        }
+        assert!(cpu_seconds(me).unwrap() > before);
+        assert_eq!(used_ticks("7 (a) b) S 1 1 1 0 -1 0 0 0 0 0 250 50 0 0"), Some(300));
+    }
+
+    #[test]
+    fn memory_is_that_of_the_process() {
+        let before = memory(std::process::id()).unwrap();
+        let block = std::hint::black_box(vec![1u8; 64 << 20]);
+        assert!(memory(std::process::id()).unwrap() >= before + (block.len() as u64) / 2);
+        assert!(kernel_memory().unwrap() > 0);
+    }
+}
