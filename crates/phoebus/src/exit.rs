@@ -53,3 +53,30 @@ impl std::error::Error for Exit {}
 pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
     error.downcast_ref::<Exit>().map_or(FAILED, |exit| exit.code).into()
 }
+
+/// `error` and its causes as one sentence. Library errors already end with their cause, which is not said twice.
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
+        let essence = cause.split(" (os error").next().unwrap_or_default().to_lowercase();
+        match said.is_empty() {
+            true => cause,
+            false if said.to_lowercase().contains(&essence) => said,
+            false => format!("{said}: {cause}"),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let cause = || std::io::Error::from_raw_os_error(98);
+        let silent = Err::<(), _>(cause()).context("cannot listen on [::]:5006").unwrap_err();
+        assert_eq!(sentence(&silent), "cannot listen on [::]:5006: Address already in use (os error 98)");
+        let explicit = Err::<(), _>(cause()).context("cannot listen on [::]:5006: address already in use").unwrap_err();
+        assert_eq!(sentence(&explicit), "cannot listen on [::]:5006: address already in use");
+    }
+}

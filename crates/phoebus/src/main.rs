@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Command::Testbed(args) => Ok(testbed::run(args)),
     };
     result.unwrap_or_else(|error| {
-        let _ = writeln!(std::io::stderr(), "phoebus: {error:#}");
+        let _ = writeln!(std::io::stderr(), "phoebus: {}", exit::sentence(&error));
         exit::code_of(&error)
     })
 }

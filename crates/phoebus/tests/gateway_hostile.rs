@@ -1,0 +1,98 @@
+//! What strangers send costs a gateway little, is counted, and harms nobody else (invariant 7).
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use phoebus_proto::session::PREFACE;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use support::{Gateway, PATIENCE, connect, session_over, wait_until};
+
+/// What comes back until the gateway ends the connection, cleanly or not.
+fn answer(stream: &mut TcpStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut all = Vec::new();
+    let mut block = [0; 4096];
+    while let Ok(n @ 1..) = stream.read(&mut block) {
+        all.extend_from_slice(&block[..n]);
+    }
+    all
+}
+
+/// PREFACE, HELLO {0: 1, 1: 1, 2: 1} and what follows.
+fn greeting(rest: &[u8]) -> Vec<u8> {
+    [&PREFACE[..], &7u32.to_be_bytes(), b"\xa3\x00\x01\x01\x01\x02\x01", rest].concat()
+}
+
+#[test]
+fn strangers_are_refused_while_others_work() {
+    let gateway = Gateway::start("pg1", "[limits]\nhandshake_timeout = \"1s\"\n");
+    let (mut client, mut destination) = session_over(&[gateway.addr]);
+    let before = gateway.descriptors();
+
+    let garbage: Vec<u8> = (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let long = [&PREFACE[..], &10_000_000u32.to_be_bytes(), &[0xa1; 1000]].concat();
+    let malformed = greeting(b"\0\0\0\x03\xa1\x00\x04");
+    let cases: [(&str, Vec<u8>); 6] = [
+        ("garbage", garbage),
+        ("an HTTP request", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
+        ("a TLS hello", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec()),
+        ("a prefix of 10 MB", long),
+        ("an OPEN without fields", malformed),
+        ("a message of an unknown type", greeting(b"\0\0\0\x03\xa1\x00\x17")),
+    ];
+    for (what, bytes) in &cases {
+        let mut stream = TcpStream::connect(gateway.addr).unwrap();
+        let _ = stream.write_all(bytes);
+        let said = answer(&mut stream);
+        assert!(said.len() < 4096, "{what}: {} bytes came back", said.len());
+    }
+    // A port scan connects and goes; a slow-loris sends a byte now and then and is cut at the limit.
+    for _ in 0..50 {
+        drop(TcpStream::connect(gateway.addr).unwrap());
+    }
+    let mut slow = TcpStream::connect(gateway.addr).unwrap();
+    let start = Instant::now();
+    let mut bytes = greeting(&[0; 200]).into_iter();
+    while let Some(byte) = bytes.next()
+        && slow.write_all(&[byte]).is_ok()
+        && start.elapsed() < PATIENCE
+    {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let _ = answer(&mut slow);
+    assert!(bytes.next().is_some(), "the slow peer was waited for");
+
+    client.write_all(b"still here").unwrap();
+    destination.read_exact(&mut [0; 10]).unwrap();
+    session_over(&[gateway.addr]);
+    wait_until(
+        || gateway.descriptors() <= before,
+        || format!("{} descriptors, {before} before", gateway.descriptors()),
+    );
+    let status = gateway.status();
+    // Each of the cases, the port scan and the slow one.
+    let counted = status["totals"]["handshakes_failed"].as_u64();
+    assert!(counted.is_some_and(|n| n >= cases.len() as u64 + 51), "{counted:?} were counted: {}", status["totals"]);
+    assert!(!gateway.log().contains("panicked"), "{}", gateway.log());
+}
+
+#[test]
+fn pending_handshakes_of_one_source_are_limited() {
+    let gateway = Gateway::start("pg1", "[limits]\nhandshakes_per_source = 8\nhandshake_timeout = \"60s\"\n");
+    let held: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(gateway.addr).unwrap()).collect();
+    let open = |stream: &&TcpStream| {
+        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        matches!(stream.peek(&mut [0; 1]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    assert!(held.iter().filter(open).count() <= 8, "more than the limit were kept waiting");
+    drop(held);
+    wait_until(|| connect_works(&gateway), || "the gateway serves nobody any more".into());
+}
+
+fn connect_works(gateway: &Gateway) -> bool {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    std::panic::catch_unwind(|| connect(&[gateway.addr], listener.local_addr().unwrap()).is_ok()).unwrap_or(false)
+}

@@ -1,0 +1,285 @@
+//! Gateways as processes, and programs that use them, on loopback addresses of their own.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+use phoebus_proto::endpoint::{Endpoint, EndpointRef};
+use phoebus_proto::session::initiator::{Initiator, State};
+use phoebus_proto::session::message::{Hello, Open, Requirements};
+use phoebus_proto::session::{Code, List, Mode, SessionId};
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Far beyond what any step takes: the bound against hanging.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A loopback address that no other test uses: every address of 127.0.0.0/8 is this host's.
+pub fn address() -> Ipv4Addr {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let pid = std::process::id();
+    Ipv4Addr::new(127, 1 + (pid >> 8) as u8 % 250, pid as u8, n as u8)
+}
+
+/// A running gateway.
+pub struct Gateway {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    child: Child,
+    dir: TempDir,
+}
+
+impl Gateway {
+    /// Starts a gateway called `name` that allows everything on loopback; `more` is added to its configuration.
+    pub fn start(name: &str, more: &str) -> Self {
+        Self::start_at(SocketAddr::from((address(), 5006)), name, more)
+    }
+
+    /// The same, at this address.
+    pub fn start_at(addr: SocketAddr, name: &str, more: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let gateway = Self { addr, child: spawn(&dir, addr, name, more), dir };
+        gateway.wait_until_up()
+    }
+
+    /// A gateway that knows `next` as its peer "next".
+    pub fn before(next: &Self, name: &str, next_name: &str, more: &str) -> Self {
+        let peer = format!("[[peer]]\nname = \"{next_name}\"\naddress = \"{}\"\n{more}", next.addr);
+        Self::start(name, &peer)
+    }
+
+    fn wait_until_up(mut self) -> Self {
+        let start = Instant::now();
+        while TcpStream::connect(self.addr).is_err() {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("the gateway ended with {status}:\n{}", self.log());
+            }
+            assert!(start.elapsed() < PATIENCE, "the gateway does not listen:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self
+    }
+
+    /// Replaces what was added to the configuration and sends SIGHUP.
+    pub fn reload(&self, name: &str, more: &str) {
+        std::fs::write(self.file("gateway.toml"), config(self.addr, name, more)).unwrap();
+        self.signal(libc::SIGHUP);
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.file("log")).unwrap_or_default()
+    }
+
+    /// Waits until the log contains `text`.
+    pub fn wait_for_log(&self, text: &str) {
+        wait_until(|| self.log().contains(text), || format!("no \"{text}\" in the log:\n{}", self.log()));
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: i32) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for the process to end by itself.
+    pub fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "the gateway does not end:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// Resident memory, in bytes.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// The command that asks this gateway for its state.
+    pub fn status(&self) -> serde_json::Value {
+        let output = phoebus().args(["status", "--json", "--gateway"]).arg(self.file("admin.sock")).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "phoebus status: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let status = self.child.wait();
+        let signalled = status.is_ok_and(|status| status.signal().is_some());
+        if std::thread::panicking() && signalled {
+            eprintln!("log of the gateway at {}:\n{}", self.addr, self.log());
+        }
+    }
+}
+
+/// The command under test.
+pub fn phoebus() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn config(addr: SocketAddr, name: &str, more: &str) -> String {
+    let mut text = format!("name = \"{name}\"\n[[listen]]\naddress = \"{addr}\"\n");
+    if !more.contains("[[allow]]") {
+        text.push_str("[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"127.0.0.0/8\", \"localhost\"]\n");
+    }
+    writeln!(text, "[admin]\nsocket = \"admin.sock\"\n{more}").unwrap();
+    text
+}
+
+fn spawn(dir: &TempDir, addr: SocketAddr, name: &str, more: &str) -> Child {
+    let file = dir.path().join("gateway.toml");
+    std::fs::write(&file, config(addr, name, more)).unwrap();
+    let log = std::fs::File::create(dir.path().join("log")).unwrap();
+    let mut command = phoebus();
+    command.arg("gateway").arg("--config").arg(file).current_dir(dir.path());
+    command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
+}
+
+/// What a gateway said instead of OPENED.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub code: Code,
+    pub reason: String,
+    pub hop: String,
+}
+
+/// The two gateways of a usual path, the first knowing the second.
+pub fn pair(more_first: &str, more_second: &str) -> (Gateway, Gateway) {
+    let second = Gateway::start("pg2", more_second);
+    let first = Gateway::before(&second, "pg1", "pg2", more_first);
+    (first, second)
+}
+
+/// A random session identifier: of no use to guess, only to be distinct.
+pub fn session() -> SessionId {
+    let mut id = [0; 16];
+    std::fs::File::open("/dev/urandom").unwrap().read_exact(&mut id).unwrap();
+    SessionId(id)
+}
+
+/// A request for a session to `destination` over the gateways after the first.
+pub fn open<'a>(session: SessionId, destination: EndpointRef<'a>, path: &'a [EndpointRef<'a>]) -> Open<'a> {
+    Open {
+        session,
+        destination,
+        path: List::new(path),
+        visited: List::default(),
+        origin: None,
+        identity: "",
+        mode: Mode::Raw,
+        requirements: Requirements::default(),
+        resumable: false,
+        required: 0,
+    }
+}
+
+/// Opens a session over these gateways.
+pub fn connect(gateways: &[SocketAddr], destination: impl Into<Endpoint>) -> Result<TcpStream, Refusal> {
+    connect_as(session(), gateways, &destination.into())
+}
+
+/// The same, with this identifier.
+pub fn connect_as(id: SessionId, gateways: &[SocketAddr], destination: &Endpoint) -> Result<TcpStream, Refusal> {
+    let path: Vec<EndpointRef> = gateways[1..].iter().map(|addr| EndpointRef::from(*addr)).collect();
+    let open = open(id, destination.as_ref(), &path);
+    let client = Initiator::connect(vec![0; 4096], Vec::new(), &Hello::of(""), None, &open).unwrap();
+    let stream = TcpStream::connect(gateways[0]).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    handshake(stream, client).unwrap()
+}
+
+fn handshake(mut stream: TcpStream, mut client: Initiator<Vec<u8>, Vec<u8>>) -> io::Result<Result<TcpStream, Refusal>> {
+    stream.write_all(client.outgoing())?;
+    client.sent(usize::MAX);
+    while client.state() == State::Opening {
+        let n = stream.read(client.space().unwrap())?;
+        if n == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        client.received(n).unwrap();
+    }
+    Ok(match client.refused() {
+        None => Ok(stream),
+        Some(refused) => {
+            Err(Refusal { code: refused.code, reason: refused.reason.to_owned(), hop: refused.hop.to_owned() })
+        }
+    })
+}
+
+/// A destination, and a session to it that both ends know to be open.
+pub fn session_over(gateways: &[SocketAddr]) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut client = connect(gateways, listener.local_addr().unwrap()).unwrap();
+    let (mut destination, _) = listener.accept().unwrap();
+    destination.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut byte = [0];
+    client.write_all(b"c").unwrap();
+    destination.read_exact(&mut byte).unwrap();
+    destination.write_all(b"d").unwrap();
+    client.read_exact(&mut byte).unwrap();
+    (client, destination)
+}
+
+/// Reads on until the connection has failed; a clean end fails the test.
+pub fn assert_reset(stream: &mut TcpStream, who: &str) {
+    let mut rest = vec![0; 1 << 16];
+    loop {
+        match stream.read(&mut rest) {
+            Ok(0) => panic!("{who}: a cut session must not end cleanly"),
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{who}: {error}");
+                return;
+            }
+        }
+    }
+}
+
+/// Polls until `done`; `why` tells what was waited for.
+pub fn wait_until(mut done: impl FnMut() -> bool, why: impl Fn() -> String) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "{}", why());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Makes the next drop a reset.
+pub fn arm(stream: &TcpStream) {
+    socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
+}
