@@ -42,7 +42,7 @@ impl Gateway<'_> {
              [profile.default]\ncongestion_control = \"{congestion_control}\"\n\
              [log]\nlevel = \"{LOG}\"\n\
              [[listen]]\naddress = \"{listen}\"\n\
-             [[allow]]\nfrom = [\"0.0.0.0/0\"]\nto = [\"0.0.0.0/0\"]\n{more}"
+             [[allow]]\nfrom = [\"0.0.0.0/0\"]\nto = [\"0.0.0.0/0\", \"127.0.0.0/8\"]\n{more}"
         );
         if let Some((peer, address)) = peer {
             text += &format!("[[peer]]\nname = \"{peer}\"\naddress = \"{address}\"\n");

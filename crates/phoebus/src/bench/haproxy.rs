@@ -1,6 +1,7 @@
 //! HAProxy as a relay of TCP: the peer that every figure of a gateway stands beside.
 //!
-//! It splices where it finds that worth its while (`option splice-auto`), runs a thread per processor, and takes the
+//! It is set up at its best: told to splice both ways, since by itself (`option splice-auto`) it does not on these loads and
+//! then takes four times the processor time; with pipes as large as a gateway's; with a thread per processor. It takes the
 //! congestion control of its host: version 2.6 has no setting for it.
 
 use super::process::Background;
@@ -14,8 +15,10 @@ use std::process::Command;
 /// The program.
 pub(crate) const PROGRAM: &str = "haproxy";
 
-/// As many as a gateway has by default.
-const PIPES: usize = 1024;
+/// Pipes at a time: more than bulk transfers of any experiment at once.
+pub(crate) const PIPES: usize = 256;
+/// As large as a gateway's.
+const PIPE_BYTES: usize = 256 << 10;
 
 /// Starts HAProxy by `command`, with its configuration in `directory`, relaying from each first address to the second.
 pub(crate) fn start(
@@ -38,8 +41,8 @@ pub(crate) fn start(
 
 fn configuration(relays: &[(SocketAddr, SocketAddr)], sessions: usize) -> String {
     let mut text = format!(
-        "global\n  maxconn {sessions}\n  maxpipes {PIPES}\n\
-         defaults\n  mode tcp\n  option splice-auto\n  timeout connect 60s\n  timeout client 1h\n  timeout server 1h\n  \
+        "global\n  maxconn {sessions}\n  maxpipes {PIPES}\n  tune.pipesize {PIPE_BYTES}\n\
+         defaults\n  mode tcp\n  option splice-request\n  option splice-response\n  timeout connect 60s\n  timeout client 1h\n  timeout server 1h\n  \
          maxconn {sessions}\n  backlog 16384\n"
     );
     for (number, (listen, to)) in relays.iter().enumerate() {

@@ -87,7 +87,7 @@ const GATEWAY_PORTS: [u16; 2] = [5006, 5007];
 /// Sessions that are opened at a time.
 const AT_ONCE: usize = 16;
 /// Descriptors that a relay keeps for pipes and itself, when all others carry sessions.
-const KEPT_DESCRIPTORS: u64 = 3000;
+const KEPT_DESCRIPTORS: u64 = 800;
 /// Until memory that was used for opening sessions only has been given back.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -110,8 +110,10 @@ impl Relay {
         let program = |program: &str| -> anyhow::Result<Command> { Ok(host.testbed.exec(HOST, program)?) };
         let [first, second] = GATEWAY_PORTS.map(local);
         let limits = format!(
-            "[limits]\nsessions = {n}\nsessions_per_source = {n}\nhandshakes = {n}\nhandshakes_per_source = {n}\n",
-            n = self.sessions
+            "[limits]\nsessions = {n}\nsessions_per_source = {n}\nhandshakes = {h}\nhandshakes_per_source = {h}\npipes = {p}\n",
+            n = self.sessions,
+            h = AT_ONCE * 4,
+            p = haproxy::PIPES
         );
         let gateway = |name, listen, peer| {
             let gateway = Gateway { name, listen, peer, congestion_control: "reno", more: &limits };
