@@ -5,7 +5,9 @@
 //! - [`sim`] drives the model in virtual time, for tests of protocols.
 //! - [`live`] drives the model between two TUN devices, for real programs.
 //! - [`testbed`] builds hosts, links, names and routes out of a scenario, and takes them down again.
+//! - [`measure`] holds the emulator against its own settings.
 pub mod live;
+pub mod measure;
 pub mod model;
 pub mod packet;
 pub mod sim;

@@ -21,4 +21,5 @@ mod syscall;
 mod tun;
 
 pub use link::LiveLink;
+pub(crate) use syscall::run_first;
 pub use tun::{TRANSMIT_QUEUE_PACKETS, Tun, open_tun};

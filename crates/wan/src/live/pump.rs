@@ -25,6 +25,10 @@ const HELD_BYTES_MAX: u64 = 1 << 30;
 pub(super) fn run(shared: &Shared) {
     // Releases are to be on time: the default slack of 50 µs would make every one of them late by as much.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    // A router's hardware does not wait for the programs of the hosts. Without root it has to, like any program.
+    if let Err(error) = syscall::run_first() {
+        tracing::debug!(%error, "a link shares the processor as an equal; it will be less exact on a busy machine");
+    }
     let mut pump = Pump {
         shared,
         pool: Pool::new(),
@@ -86,16 +90,16 @@ impl Pump<'_> {
         let shared = self.shared;
         let due = shared.model().next_wakeup();
         let timeout = due.map(|due| due.saturating_sub(shared.now()));
-        let interest = |direction: Direction| {
+        let end = |direction: Direction| {
             let way = direction as usize;
-            let wanted = !self.gone[way] && self.held[way] < HELD_BYTES_MAX;
-            if wanted { PollFlags::IN } else { PollFlags::empty() }
+            match (self.gone[way], self.held[way] < HELD_BYTES_MAX) {
+                // A device that is gone would report an error for ever; the bell is polled anyway.
+                (true, _) => PollFd::new(&shared.bell, PollFlags::empty()),
+                (false, true) => PollFd::new(&shared.ends[way], PollFlags::IN),
+                (false, false) => PollFd::new(&shared.ends[way], PollFlags::empty()),
+            }
         };
-        let mut fds = [
-            PollFd::new(&shared.ends[0], interest(Direction::Forward)),
-            PollFd::new(&shared.ends[1], interest(Direction::Backward)),
-            PollFd::new(&shared.bell, PollFlags::IN),
-        ];
+        let mut fds = [end(Direction::Forward), end(Direction::Backward), PollFd::new(&shared.bell, PollFlags::IN)];
         match poll(&mut fds, timeout.map(timespec).as_ref()) {
             Ok(0) if timeout.is_some_and(|timeout| !timeout.is_zero()) => {
                 self.latency.observe(shared.now().saturating_sub(due.unwrap_or_default()));
@@ -107,7 +111,8 @@ impl Pump<'_> {
             let mut count = [0; 8];
             let _ = rustix::io::read(&shared.bell, &mut count);
         }
-        [fds[0].revents(), fds[1].revents()].map(|events| events.contains(PollFlags::IN))
+        // Reading will tell which error it is.
+        [fds[0].revents(), fds[1].revents()].map(|events| !events.is_empty())
     }
 
     /// Reads a batch of packets from the device at which `direction` begins.

@@ -46,6 +46,13 @@ pub(super) fn read_append(file: BorrowedFd<'_>, buffer: &mut BytesMut) -> io::Re
     Ok(read)
 }
 
+/// Lets the calling thread run before all ordinary ones as soon as it has something to do.
+pub(crate) fn run_first() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: 0 stands for the calling thread, and the parameters are read only.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const parameters) })
+}
+
 fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: all fields of `ifreq` are integers, pointers or arrays of them, for which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -1,5 +1,10 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 
+/// The Internet checksum of `bytes`, in which the checksum field is zero.
+pub fn internet_checksum(bytes: &[u8]) -> u16 {
+    !sum(bytes)
+}
+
 /// The one's complement sum of `bytes` as big-endian 16-bit words, not complemented.
 pub(crate) fn sum(bytes: &[u8]) -> u16 {
     let mut words = bytes.chunks_exact(2);

@@ -63,8 +63,8 @@ impl Frame {
         } else {
             put_u16(ip, ipv4::TOTAL_LENGTH, len);
             put_u16(ip, ipv4::CHECKSUM, 0);
-            let sum = checksum::sum(&ip[..transport_at]);
-            put_u16(ip, ipv4::CHECKSUM, usize::from(!sum));
+            let checksum = checksum::internet_checksum(&ip[..transport_at]);
+            put_u16(ip, ipv4::CHECKSUM, usize::from(checksum));
         }
         // The checksum field holds the sum of the pseudo-header, of which only the transport's length has changed.
         let (old, new) = (length_before - transport_at, len - transport_at);

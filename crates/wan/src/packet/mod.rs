@@ -13,6 +13,7 @@ mod frame;
 mod headers;
 mod vnet;
 
+pub use checksum::internet_checksum;
 pub use frame::Frame;
 pub use headers::{Headers, Transport};
 pub use vnet::{GsoType, VnetHeader};
