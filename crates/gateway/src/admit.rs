@@ -4,7 +4,7 @@
 //! resolved, by rules about the addresses it leads to; and whatever let it pass, the addresses are looked at again once
 //! they are known, so that a name cannot lead where an address would have been refused.
 
-use crate::config::{Config, Pattern, Route, Rule, Source};
+use crate::config::{Config, Pattern, Route, Rule, Source, is_local};
 use crate::refusal::Refusal;
 use crate::request::Request;
 use phoebus_proto::endpoint::{Endpoint, Host, HostRef};
@@ -59,7 +59,8 @@ pub(crate) fn allowed(config: &Config, request: &Request, next: Next<'_>) -> Res
         }
         HostRef::Name(_) => false,
     };
-    if admitted { Ok(()) } else { Err(not_allowed(request, format!("{destination}"))) }
+    let local = matches!(destination.host, HostRef::Addr(addr) if is_local(addr));
+    if admitted { Ok(()) } else { Err(not_allowed(request, &destination.to_string(), local)) }
 }
 
 /// Those of `addresses` that `request`'s destination, a name, may lead to.
@@ -76,7 +77,8 @@ pub(crate) fn allowed_addresses(
     let (allowed, refused): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|addr| may(addr.ip()));
     match refused.first() {
         Some(addr) if allowed.is_empty() => {
-            Err(not_allowed(request, format!("{}, which resolves to {},", request.destination, addr.ip())))
+            let what = format!("{}, which resolves to {},", request.destination, addr.ip());
+            Err(not_allowed(request, &what, is_local(addr.ip())))
         }
         _ => Ok(allowed),
     }
@@ -161,9 +163,15 @@ fn by_name<'a>(config: &'a Config, request: &'a Request) -> impl Iterator<Item =
     rules(config, request).flat_map(|rule| &rule.to).filter(move |to| names && to.fit(host).is_some())
 }
 
-fn not_allowed(request: &Request, what: String) -> Refusal {
+/// `local`: what was asked for is the gateway's own host or link, which a rule for everything does not mean.
+fn not_allowed(request: &Request, what: &str, local: bool) -> Refusal {
     let who = request.peer.clone().unwrap_or_else(|| request.from.ip().to_canonical().to_string());
-    Refusal::new(Code::NotAllowed, format!("{what} is not allowed to {who}"))
+    let hint = if local {
+        " (only a rule about loopback or link-local addresses, such as 127.0.0.0/8, covers it)"
+    } else {
+        ""
+    };
+    Refusal::new(Code::NotAllowed, format!("{what} is not allowed to {who}{hint}"))
 }
 
 fn looped(reason: String) -> Refusal {

@@ -46,7 +46,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: Stream, from: SocketAddr,
             return;
         }
     };
-    let connection = Connection {
+    let connection = Box::new(Connection {
         acceptor: Acceptor::new(&setup.config.name),
         deadline: Instant::now() + setup.config.limits.handshake_timeout.0,
         shared,
@@ -57,7 +57,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: Stream, from: SocketAddr,
         identity: String::new(),
         authenticated: false,
         left: PATIENCE,
-    };
+    });
     drop(setup);
     connection.serve().await;
 }
@@ -96,9 +96,10 @@ enum Asked {
 }
 
 impl Connection {
-    async fn serve(mut self) {
+    /// Every stage is boxed, so that a session carries no room for the stages before it.
+    async fn serve(mut self: Box<Self>) {
         loop {
-            if let Err(parting) = self.next_request().await {
+            if let Err(parting) = Box::pin(self.next_request()).await {
                 return Box::pin(self.part(parting)).await;
             }
             let setup = self.shared.setup();
@@ -110,20 +111,23 @@ impl Connection {
                     self.slot = None;
                     match Box::pin(self.prepare(&setup, *request)).await {
                         Some(Err(refusal)) => Some(refusal),
-                        Some(Ok(ready)) => match self.carry(&setup, ready).await {
-                            Some(again) => {
-                                self = again;
-                                continue;
+                        Some(Ok(ready)) => {
+                            if Box::pin(self.grant(&setup, &ready)).await.is_err() {
+                                return;
                             }
-                            None => return,
-                        },
+                            match Box::pin(self.carry(setup, ready)).await {
+                                Some(again) => self = again,
+                                None => return,
+                            }
+                            continue;
+                        }
                         None => return,
                     }
                 }
             };
             self.left = self.left.saturating_sub(1);
             if let Some(refusal) = refusal
-                && self.refuse(&setup, &refusal).await.is_err()
+                && Box::pin(self.refuse(&setup, &refusal)).await.is_err()
             {
                 return;
             }
@@ -195,9 +199,9 @@ impl Connection {
     }
 
     /// Connects the next hop, unless who asked goes away or the gateway ends meanwhile.
-    async fn prepare(&self, setup: &Setup, request: Request) -> Option<Result<Ready, Refusal>> {
+    async fn prepare(&self, setup: &Setup, request: Request) -> Option<Result<Box<Ready>, Refusal>> {
         tokio::select! {
-            result = session::prepare(&self.shared, setup, request) => Some(result),
+            result = session::prepare(&self.shared, setup, request, &self.stream, self.terms.user_timeout) => Some(result),
             _ = self.stream.failed() => None,
             () = self.shared.reached(Phase::Ending) => {
                 Some(Err(Refusal::new(Code::Draining, "the gateway has shut down")))
@@ -205,23 +209,26 @@ impl Connection {
         }
     }
 
-    /// Tells whoever asked that the session is open, and carries it. Returns the connection, if it may carry another.
-    async fn carry(mut self, setup: &Setup, ready: Ready) -> Option<Self> {
+    /// Tells whoever asked that the session is open.
+    async fn grant(&mut self, setup: &Setup, ready: &Ready) -> Result<(), HandshakeError> {
         let reports = ready.hop.reports(&setup.config.name);
-        let opened = Opened { session: ready.session(), mode: ready.mode(), hops: List::new(&reports) };
-        self.acceptor.opened(&opened).ok()?;
-        self.send(setup).await.ok()?;
-        drop(reports);
-        let Self { shared, stream, acceptor, from, terms, identity, authenticated, .. } = self;
+        let opened = Opened { session: ready.session(), mode: ready.mode, hops: List::new(&reports) };
+        self.acceptor.opened(&opened)?;
+        self.send(setup).await
+    }
+
+    /// Carries the session. Returns the connection, if it may carry another.
+    async fn carry(self: Box<Self>, setup: Arc<Setup>, ready: Box<Ready>) -> Option<Box<Self>> {
+        let Self { shared, stream, acceptor, from, terms, identity, authenticated, .. } = *self;
         // What only another session would need is not kept through a raw one, which may be idle for hours.
-        let next = (ready.mode() == Mode::Framed).then(|| Box::new((acceptor, identity)));
-        let stream = ready.carry(&shared, setup, stream, terms.user_timeout).await?;
+        let next = (ready.mode == Mode::Framed).then(|| Box::new((acceptor, identity)));
+        let stream = ready.carry(&shared, &setup, stream).await?;
         let (mut acceptor, identity) = *next?;
         acceptor.next_session().ok()?;
         let deadline = Instant::now() + setup.config.limits.handshake_timeout.0;
-        let slot = greeting_slot(&shared, setup, from).ok()?;
+        let slot = Some(greeting_slot(&shared, &setup, from).ok()?);
         let left = PATIENCE;
-        Some(Self { shared, stream, acceptor, from, terms, slot: Some(slot), deadline, identity, authenticated, left })
+        Some(Box::new(Self { shared, stream, acceptor, from, terms, slot, deadline, identity, authenticated, left }))
     }
 
     /// Says no.
@@ -250,7 +257,7 @@ impl Connection {
     }
 
     /// Says why the connection ends, if there is anything to say, and ends it.
-    async fn part(mut self, why: Parting) {
+    async fn part(mut self: Box<Self>, why: Parting) {
         // Those who have left the stage of strangers may go as they please.
         let stranger = self.slot.take().is_some();
         match why {
@@ -304,7 +311,23 @@ fn email(data: &[u8]) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::email;
+    use super::*;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn a_connection_is_a_small_task() {
+        let text = "[[listen]]\naddress = \"127.0.0.1:0\"\n";
+        let config = Config::parse(text, std::path::Path::new("x")).unwrap();
+        let profile = &config.listeners[0].profile;
+        let listener = phoebus_net::tcp::listen(config.listeners[0].address, profile).unwrap();
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, from) = listener.accept().await.unwrap();
+        let shared = Shared::new(Setup::new(config, 1, None), 1);
+        let terms = Terms { auth: WantedAuth::None, user_timeout: Duration::ZERO };
+        let size = size_of_val(&serve(shared, stream, from, terms));
+        // Thousands of them are idle at a time: what grows here is multiplied.
+        assert!(size <= 1024, "{size} bytes");
+    }
 
     #[test]
     fn anonymous_means_an_address() {

@@ -22,7 +22,7 @@ pub(crate) struct Counters {
     refusals: Mutex<BTreeMap<u16, u64>>,
 }
 
-/// [`Counters`] at one moment.
+/// What happened since the gateway started, until one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Totals {
     /// Connections accepted.

@@ -166,7 +166,7 @@ impl Gateway {
         let setup = self.shared.setup();
         let limit = setup.config.limits.drain_timeout.0;
         info!(sessions = self.shared.sessions.len(), limit_s = limit.as_secs(), "draining: no new sessions");
-        lock(&self.listeners).drain(..).for_each(|running| running.task.abort());
+        self.stop_listening().await;
         self.shared.phase.send_replace(Phase::Draining);
         self.gone(limit).await;
         self.end().await
@@ -174,7 +174,7 @@ impl Gateway {
 
     /// Ends all sessions at once, as failures. Returns how many there were.
     pub async fn end(&self) -> usize {
-        lock(&self.listeners).drain(..).for_each(|running| running.task.abort());
+        self.stop_listening().await;
         let left = self.shared.sessions.len();
         self.shared.phase.send_replace(Phase::Ending);
         self.shared.setup().peers.values().for_each(|pool| pool.close());
@@ -187,6 +187,15 @@ impl Gateway {
         }
         info!("the gateway is closed");
         left
+    }
+
+    /// Gives all addresses up; when this returns, connecting to them is refused.
+    async fn stop_listening(&self) {
+        let running: Vec<_> = lock(&self.listeners).drain(..).collect();
+        for Running { task, .. } in running {
+            task.abort();
+            let _ = task.await;
+        }
     }
 
     /// Waits until no session and no connection is left, or `limit` has passed.

@@ -6,29 +6,39 @@ use crate::live::{Facts, Listed, Live};
 use crate::quota::{Full, Slot};
 use crate::record::Record;
 use crate::refusal::Refusal;
-use crate::relay::{End, Relay};
+use crate::relay::{Broken, End, Relay};
 use crate::request::Request;
 use crate::shared::{Phase, Setup, Shared};
-use phoebus_net::Stream;
+use phoebus_net::{Stream, TcpStats};
 use phoebus_proto::session::frame::Role;
-use phoebus_proto::session::{Code, Mode};
+use phoebus_proto::session::{Code, Mode, SessionId};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// A session that has its next hop, and is about to be told so to whoever asked.
+/// A session that has its next hop, and is about to be told so to whoever asked. Dropped, it is no more.
 pub(crate) struct Ready {
     pub(crate) hop: Hop,
-    request: Request,
+    pub(crate) mode: Mode,
+    /// Among the open ones already: whoever is told that it is open finds it there.
+    listed: Listed,
     slot: Slot,
-    opening: Duration,
 }
 
-/// Admits `request` and connects its next hop.
-pub(crate) async fn prepare(shared: &Shared, setup: &Setup, request: Request) -> Result<Ready, Refusal> {
+/// Admits `request`, which came on `first`, and connects its next hop.
+pub(crate) async fn prepare(
+    shared: &Shared,
+    setup: &Setup,
+    request: Request,
+    first: &Arc<Stream>,
+    first_timeout: Duration,
+) -> Result<Box<Ready>, Refusal> {
     let asked = Instant::now();
     let slot = admit(shared, setup, &request)?;
     let hop = hop::open(setup, &request, setup.buffer).await?;
-    Ok(Ready { hop, request, slot, opening: asked.elapsed() })
+    let facts = facts(&request, &hop, asked.elapsed());
+    let live = Live::new(facts, [first, &hop.stream], [first_timeout, hop.user_timeout]);
+    Ok(Box::new(Ready { hop, mode: request.mode, listed: shared.sessions.list(live), slot }))
 }
 
 fn admit(shared: &Shared, setup: &Setup, request: &Request) -> Result<Slot, Refusal> {
@@ -56,58 +66,67 @@ fn admit(shared: &Shared, setup: &Setup, request: &Request) -> Result<Slot, Refu
 }
 
 impl Ready {
-    pub(crate) fn mode(&self) -> Mode {
-        self.request.mode
-    }
-
-    pub(crate) fn session(&self) -> phoebus_proto::session::SessionId {
-        self.request.session
+    pub(crate) fn session(&self) -> SessionId {
+        self.listed.facts.session
     }
 
     /// Carries the session to its end and logs it. Returns the connection that asked for it, if that is free for another.
     pub(crate) async fn carry(
-        self,
-        shared: &Arc<Shared>,
+        self: Box<Self>,
+        shared: &Shared,
         setup: &Setup,
         first: Arc<Stream>,
-        first_timeout: Duration,
     ) -> Option<Arc<Stream>> {
-        let Self { hop, request, slot, opening } = self;
-        let framed = request.mode == Mode::Framed;
-        let live = Live::new(facts(&request, &hop, opening), [&first, &hop.stream], [first_timeout, hop.user_timeout]);
-        drop(request);
-        let listed = shared.sessions.list(live);
+        if shared.phase() == Phase::Ending {
+            // Those who were to be ended were so before this one could be seen.
+            self.listed.end(Code::Terminated, "the gateway has shut down");
+        }
         count(&shared.counters.opened);
-        let start = Box::new([first.stats().unwrap_or_default(), hop.stats]);
-        let (second, lent) = (hop.stream, hop.lent);
+        let second = &self.hop.stream;
+        let framed = self.mode == Mode::Framed;
         let ends = (
             if framed { End::framed(first.clone(), Role::Acceptor) } else { End::raw(first.clone()) },
-            if lent.is_some() { End::framed(second.clone(), Role::Initiator) } else { End::raw(second.clone()) },
+            if self.hop.lent.is_some() {
+                End::framed(second.clone(), Role::Initiator)
+            } else {
+                End::raw(second.clone())
+            },
         );
+        let start = Box::new(first.stats().unwrap_or_default());
         let mut relay = Relay::new(ends.0, ends.1, shared.pipes.clone(), setup.config.hold());
-        let ended = relay.run(&listed).await;
-        let now = [&first, &second].map(|stream| stream.stats().unwrap_or_default());
-        let [first_now, second_now] = now;
-        let record = Record::new(&listed, &ended, [first_now.since(&start[0]), second_now.since(&start[1])]);
-        record.log();
-        let refusal = record.refusal();
-        finish(shared, &listed, ended.is_ok());
-        drop((listed, slot));
+        let ended = relay.run(&self.listed).await;
+        let refusal = self.account(shared, &ended, &first, &start);
+        let Self { hop, listed, slot, .. } = *self;
+        drop((slot, listed));
         if let Err(broken) = ended {
             // Nothing but the relay may keep the connections open any longer.
-            drop((first, second, lent));
-            relay.reset(&refusal.message(&setup.config.name), broken.side).await;
+            drop((first, hop));
+            Box::pin(relay.reset(&refusal.message(&setup.config.name), broken.side)).await;
             return None;
         }
-        match lent {
+        match hop.lent {
             Some((pool, warm)) => pool.put_back(warm),
-            None => second.disarm(),
+            None => hop.stream.disarm(),
         }
         if !framed {
             first.disarm();
             return None;
         }
         Some(first)
+    }
+
+    /// Logs and counts a session that has ended; what the other hops are told if it failed.
+    fn account(&self, shared: &Shared, ended: &Result<(), Broken>, first: &Stream, start: &TcpStats) -> Refusal {
+        let first = first.stats().unwrap_or_default().since(start);
+        let second = self.hop.stream.stats().unwrap_or_default().since(&self.hop.stats);
+        let record = Record::new(&self.listed, ended, [first, second]);
+        record.log();
+        let counters = &shared.counters;
+        let (up, down) = self.listed.bytes();
+        counters.bytes_up.fetch_add(up, Relaxed);
+        counters.bytes_down.fetch_add(down, Relaxed);
+        count(if ended.is_ok() { &counters.clean } else { &counters.failed });
+        record.refusal()
     }
 }
 
@@ -124,13 +143,4 @@ fn facts(request: &Request, hop: &Hop, opening: Duration) -> Facts {
         note: hop.stream.note().unwrap_or_default().to_owned(),
         opening,
     }
-}
-
-fn finish(shared: &Shared, live: &Listed, clean: bool) {
-    use std::sync::atomic::Ordering::Relaxed;
-    let counters = &shared.counters;
-    let (up, down) = live.bytes();
-    counters.bytes_up.fetch_add(up, Relaxed);
-    counters.bytes_down.fetch_add(down, Relaxed);
-    count(if clean { &counters.clean } else { &counters.failed });
 }

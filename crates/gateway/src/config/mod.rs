@@ -9,6 +9,7 @@ mod raw;
 mod read;
 
 pub use error::ConfigError;
+pub(crate) use pattern::is_local;
 pub use pattern::{Net, Pattern};
 pub use raw::{Auth, Limits, Log, LogFormat, LogLevel, Pool};
 

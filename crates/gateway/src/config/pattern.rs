@@ -161,7 +161,7 @@ fn in_domain(name: &str, domain: &str) -> bool {
 
 /// Addresses that mean this host or this link: loopback, unspecified, link-local (which holds the metadata services of
 /// cloud providers), multicast, broadcast.
-fn is_local(addr: IpAddr) -> bool {
+pub(crate) fn is_local(addr: IpAddr) -> bool {
     match addr.to_canonical() {
         IpAddr::V4(addr) => {
             addr.octets()[0] == 0

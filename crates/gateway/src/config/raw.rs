@@ -125,7 +125,8 @@ pub struct Limits {
     pub buffer: Option<ByteSize>,
     /// Capacity of a pipe. 256 KiB: large enough to make system calls rare, small enough to stay in the cache.
     pub pipe: ByteSize,
-    /// Pipes at a time; a session that finds none copies. Default: an eighth of the descriptor limit, at most 1024.
+    /// Pipes at a time; a session that finds none copies. Default: a sixteenth of the descriptor limit, at most 1024, so
+    /// that pipes never take more than an eighth of the descriptors.
     pub pipes: Option<NonZeroU32>,
     /// From accepting a connection to its OPEN. 10 s: several round trips over any path, and no more for a slow-loris.
     pub handshake_timeout: Span,

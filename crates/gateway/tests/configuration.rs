@@ -1,0 +1,153 @@
+//! Configurations: every example that is shipped, and what is said about those that cannot be.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use phoebus_gateway::config::{Auth, Config, LogFormat, Net, Pattern, Source};
+use phoebus_net::CongestionControl;
+use std::path::Path;
+
+/// The least that a configuration needs.
+const LEAST: &str = "name = \"pg1\"\n[[listen]]\naddress = \"127.0.0.1:5006\"\n";
+
+fn parse(text: &str) -> Config {
+    Config::parse(text, Path::new("pg.toml")).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn error(text: &str) -> String {
+    Config::parse(text, Path::new("pg.toml")).unwrap_err().to_string()
+}
+
+#[test]
+fn every_shipped_example_is_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut found = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("gateway-") && name.ends_with(".toml") {
+            let config = Config::read(&path).unwrap_or_else(|error| panic!("{error}"));
+            assert!(!config.rules.is_empty() && config.admin.is_some(), "{name}");
+            found += 1;
+        }
+    }
+    assert!(found >= 3, "found {found} examples");
+}
+
+#[test]
+fn the_default_allows_nothing() {
+    let config = parse(LEAST);
+    assert!(config.rules.is_empty() && config.routes.is_empty() && config.peers.is_empty());
+    assert_eq!(config.listeners[0].auth, Auth::None);
+    assert_eq!(config.log.format, LogFormat::Text);
+}
+
+#[test]
+fn a_whole_configuration_is_read() {
+    let config = parse(
+        r#"
+        name = "PG1.Example"
+        contact = "noc@example"
+        [[listen]]
+        address = "[::]:5006"
+        profile = "lan"
+        auth = "anonymous"
+        [profile.lan]
+        congestion_control = "cubic"
+        receive_buffer = "8MiB"
+        user_timeout = "2m"
+        [[peer]]
+        name = "pg2"
+        address = "pg2.example"
+        from = ["10.2.0.0/24"]
+        pool = { min = 2, max = 4, idle = "1m" }
+        [[route]]
+        to = ".far.example"
+        via = "pg2"
+        [[route]]
+        to = "10.1.0.0/16"
+        via = "direct"
+        profile = "lan"
+        [[allow]]
+        from = ["10.1.0.0/16", "pg2"]
+        to = ["*"]
+        ports = [22, "5000-5999"]
+        [limits]
+        sessions = 100
+        [log]
+        format = "json"
+        level = "debug"
+        "#,
+    );
+    assert_eq!((config.name.as_str(), config.listeners[0].auth), ("pg1.example", Auth::Anonymous));
+    assert_eq!(config.listeners[0].profile.congestion_control, CongestionControl::Cubic);
+    let peer = &config.peers["pg2"];
+    assert_eq!((peer.address.to_string().as_str(), peer.pool.min, peer.pool.max), ("pg2.example:5006", 2, 4));
+    assert_eq!(config.routes[0].via.as_deref(), Some("pg2"));
+    assert_eq!((config.routes[1].via.as_deref(), &config.routes[1].profile), (None, &config.listeners[0].profile));
+    let rule = &config.rules[0];
+    assert_eq!(rule.from, [Source::Net("10.1.0.0/16".parse::<Net>().unwrap()), Source::Peer("pg2".to_owned())]);
+    assert_eq!((&rule.to[..], &rule.ports[..]), (&[Pattern::Any][..], &[22..=22, 5000..=5999][..]));
+}
+
+#[test]
+fn a_bound_on_memory_covers_buffers_and_pipe() {
+    let config = parse(&format!("{LEAST}[limits]\nbuffer = \"4MiB\"\npipe = \"1MiB\"\n"));
+    let profile = &config.direct;
+    let asked = profile.send_buffer.bytes().unwrap() + profile.receive_buffer.bytes().unwrap();
+    // The kernel grants twice what is asked for.
+    assert_eq!(2 * asked + (1 << 20), 4 << 20);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    for (more, expected) in [
+        ("nmae = 1", "pg.toml:4:1: unknown field `nmae`, expected one of `address`, `profile`, `auth`"),
+        ("[limits]\nsesions = 1", "pg.toml:5:1: unknown field `sesions`, expected one of `sessions`"),
+        ("[limits]\nsessions = 0", "pg.toml:5:12: invalid value: integer `0`, expected a nonzero u32"),
+        ("[limits]\nidle_timeout = \"soon\"", "pg.toml:5:16: \"soon\" is not a duration such as"),
+        ("[limits]\nconnect_timeout = \"0\"", "pg.toml: limits.connect_timeout is 0; expected a duration such as 10s"),
+        ("[limits]\nbuffer = \"1kB\"", "pg.toml: limits.buffer is 1000 bytes; expected at least 65536"),
+        ("[profile.x]\ncongestion_control = \"vegas\"", "pg.toml:5:22: \"vegas\" is not one of auto, system, bbr"),
+        ("[profile.x]\nsend_buffer = \"2\"", "pg.toml:5:15: \"2\" is not \"auto\" or a size from 4KiB to 1GiB"),
+        ("profile = \"lan\"", "pg.toml:4:11: there is no profile \"lan\"; expected one of: default"),
+        ("[[listen]]\naddress = \"pg1:5006\"", "pg.toml:5:11: \"pg1:5006\" is not an address and port such as"),
+        ("[[listen]]\naddress = \"127.0.0.1:5006\"", "pg.toml:5:11: 127.0.0.1:5006 is listened on twice"),
+        ("[[peer]]\nname = \"pg1\"\naddress = \"a/1\"", "pg.toml:5:8: \"pg1\" is this gateway's own name"),
+        ("[[peer]]\nname = \"direct\"\naddress = \"a/1\"", "pg.toml:5:8: \"direct\" is no name for a peer"),
+        ("[[peer]]\nname = \"a\"\naddress = \"a/0\"", "pg.toml:6:11: \"a/0\" is not an endpoint with a port"),
+        ("[[peer]]\nname = \"a\"\naddress = \"a/1\"\npool = { min = 9 }", "pg.toml:7:8: pool.min is 9 and pool.max 8"),
+        (
+            "[[peer]]\nname = \"a\"\naddress = \"a/1\"\nfrom = [\"a\"]",
+            "pg.toml:7:9: \"a\" is not an address or a range",
+        ),
+        ("[[peer]]\naddress = \"a/1\"", "pg.toml:4:1: missing field `name`"),
+        ("[[route]]\nto = \"*\"\nvia = \"pg9\"", "pg.toml:6:7: there is no peer \"pg9\"; expected one of: direct"),
+        ("[[route]]\nto = \"10.0.0.0/99\"\nvia = \"direct\"", "pg.toml:5:6: \"10.0.0.0/99\" is not a destination"),
+        (
+            "[[route]]\nto = \"*\"\nvia = \"direct\"\n[[route]]\nto = \"*\"\nvia = \"direct\"",
+            "pg.toml:8:6: there are two routes to *",
+        ),
+        ("[[allow]]\nfrom = [\"pg9\"]\nto = [\"*\"]", "pg.toml:5:9: \"pg9\" is neither an address range such as"),
+        ("[[allow]]\nfrom = [\"::/0\"]\nto = [\"*.x\"]", "pg.toml:6:7: \"*.x\" is not a destination such as"),
+        ("[[allow]]\nfrom = [\"::/0\"]\nto = [\"*\"]\nports = [0]", "pg.toml:7:10: 0 is no port"),
+        (
+            "[[allow]]\nfrom = [\"::/0\"]\nto = [\"*\"]\nports = [\"9-1\"]",
+            "pg.toml:7:10: \"9-1\" is not a port or a range",
+        ),
+        ("[[allow]]\nfrom = [\"::/0\"]\nto = [\"*\"]\nports = []", "pg.toml: ports = [] allows nothing"),
+        ("[log]\nformat = \"xml\"", "pg.toml:5:10: unknown variant `xml`, expected `text` or `json`"),
+        ("=", "pg.toml:4:1: "),
+    ] {
+        let said = error(&format!("{LEAST}{more}\n"));
+        assert!(said.starts_with(expected), "{more}\n  said: {said}\n  not:  {expected}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    assert!(error("name = \"a\"").starts_with("pg.toml: there is no [[listen]]; expected"));
+    assert!(error(&LEAST.replace("pg1", "p g")).starts_with("pg.toml:1:8: \"p g\" is no name; expected"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = Config::read(Path::new("/nonexistent/pg.toml")).unwrap_err().to_string();
+    assert_eq!(error, "/nonexistent/pg.toml: cannot read the configuration: no such file or directory");
+}

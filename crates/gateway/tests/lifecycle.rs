@@ -1,0 +1,170 @@
+//! Gateways that are drained, ended and reloaded, sessions that are idle for too long, connections that go stale.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use phoebus_proto::session::Code;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+use support::*;
+
+#[test]
+fn a_draining_gateway_finishes_what_it_has_and_takes_nothing_new() {
+    let (first, second) = Pg::chain("");
+    let (client, server, _) = session(&first, |ask| ask);
+    let (addr, idle) = (second.addr, TcpStream::connect(second.addr).unwrap());
+    std::thread::scope(|scope| {
+        let drained = scope.spawn(|| second.runtime.block_on(second.gateway().drain()));
+        second.until(|status| status.draining, "it drains");
+        let no = TcpStream::connect(addr).unwrap_err();
+        assert_eq!(no.kind(), std::io::ErrorKind::ConnectionRefused);
+        let mut answer = String::new();
+        let _ = (&idle).take(1000).read_to_string(&mut answer);
+        assert!(answer.is_empty() || answer.contains("takes no more"), "{answer}");
+        let (_listener, to) = destination();
+        let no = Ask::to(to).ask(first.addr).unwrap_err();
+        assert_eq!(no.code, Code::Refused, "{no:?}");
+        exchange(client, server, &pattern(1_000_000, 3), &pattern(1_000_000, 5));
+        assert_eq!(drained.join().unwrap(), 0);
+    });
+    assert_eq!(second.quiet(), (1, 0));
+}
+
+#[test]
+fn what_does_not_finish_in_time_is_reset_and_told_why() {
+    let (first, second) = Pg::chain("[limits]\ndrain_timeout = \"100ms\"\n");
+    let (mut client, mut server, _) = session(&first, |ask| ask);
+    client.write_all(b"x").unwrap();
+    expect(&mut server, b"x");
+    assert_eq!(second.runtime.block_on(second.gateway().drain()), 1);
+    assert_reset(&mut client);
+    assert_reset(&mut server);
+    assert_eq!((first.quiet(), second.quiet()), ((0, 1), (0, 1)));
+}
+
+#[test]
+fn a_gateway_that_is_dropped_resets_its_sessions() {
+    let (first, mut second) = Pg::chain("");
+    let (mut client, mut server, _) = session(&first, |ask| ask);
+    drop(second.gateway.take());
+    assert_reset(&mut client);
+    assert_reset(&mut server);
+}
+
+#[test]
+fn a_session_without_a_byte_is_ended_when_that_is_configured() {
+    let pg = Pg::start("pg1", &format!("{ALLOW_ALL}[limits]\nidle_timeout = \"1s\"\n"));
+    let (mut client, mut server, _) = session(&pg, |ask| ask);
+    assert_reset(&mut client);
+    assert_reset(&mut server);
+    assert_eq!(pg.quiet(), (0, 1));
+}
+
+#[test]
+fn a_peer_that_only_stops_reading_is_not_given_up() {
+    let pg = Pg::start("pg1", &format!("{ALLOW_ALL}[profile.default]\nuser_timeout = \"1s\"\n"));
+    let (mut client, mut server, _) = session(&pg, |ask| ask);
+    client.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let mut sent = 0;
+    // The kernel probes a full receiver, ever more rarely, and every probe is acknowledged.
+    while let Ok(n) = client.write(&[1; 65_536]) {
+        sent += n;
+    }
+    std::thread::sleep(Duration::from_secs(7));
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut got = Vec::new();
+    server.read_to_end(&mut got).unwrap();
+    assert_eq!(got.len(), sent);
+    drop(server);
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    assert_eq!(pg.quiet(), (1, 0));
+}
+
+#[test]
+fn a_reload_changes_what_comes_and_leaves_what_is() {
+    let pg = Pg::start("pg1", ALLOW_ALL);
+    let (client, server, _) = session(&pg, |ask| ask);
+    let (_listener, to) = destination();
+    pg.reload("pg1", "");
+    assert_eq!(Ask::to(to).ask(pg.addr).unwrap_err().code, Code::NotAllowed);
+    // The listener's settings change: its socket is made anew, at the same address.
+    pg.reload("pg1", &format!("auth = \"anonymous\"\n{ALLOW_ALL}"));
+    let start = std::time::Instant::now();
+    while Ask::to(to).try_ask(pg.addr) != Some(Code::AuthRequired) {
+        assert!(start.elapsed() < PATIENCE, "the new terms never came into force");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    pg.reload("pg1", ALLOW_ALL);
+    while Ask::to(to).try_ask(pg.addr).is_some() {
+        assert!(start.elapsed() < PATIENCE, "the old terms never came back");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    exchange(client, server, b"up", b"down");
+}
+
+#[test]
+fn a_reload_keeps_the_connections_of_peers_that_stay() {
+    let second = Pg::start("pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
+    let third = Pg::start("pg3", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
+    let (to_second, to_third) = (peer("pg2", second.addr, 1), peer("pg3", third.addr, 1));
+    let first = Pg::start("pg1", &format!("{to_second}{ALLOW_ALL}"));
+    first.until(|status| status.pools[0].idle == 1, "a connection is ready");
+    first.reload("pg1", &format!("{to_second}{to_third}{ALLOW_ALL}"));
+    let status = first.until(|status| status.pools.len() == 2 && status.pools[1].idle == 1, "both are ready");
+    assert_eq!((status.pools[0].peer.as_str(), status.pools[0].dialled), ("pg2", 1));
+    first.reload("pg1", &format!("{to_third}{ALLOW_ALL}"));
+    assert_eq!(first.status().pools.len(), 1);
+    let (_listener, to) = destination();
+    assert_eq!(Ask::to(to).path("pg2/5006").ask(first.addr).unwrap_err().code, Code::NoRoute);
+    let (client, server, report) = session(&first, |ask| ask.path("pg3/5006"));
+    assert_eq!(report.hops.len(), 2);
+    exchange(client, server, b"up", b"down");
+}
+
+#[test]
+fn a_configuration_that_cannot_be_had_changes_nothing() {
+    let pg = Pg::start("pg1", ALLOW_ALL);
+    let taken = std::net::TcpListener::bind(address()).unwrap();
+    let listeners =
+        format!("[[listen]]\naddress = \"{}\"\n[[listen]]\naddress = \"{}\"\n", pg.addr, taken.local_addr().unwrap());
+    let config = phoebus_gateway::Config::parse(&format!("name = \"other\"\n{listeners}"), Path::new("x")).unwrap();
+    let guard = pg.runtime.enter();
+    let error = pg.gateway().reload(config).unwrap_err().to_string();
+    drop(guard);
+    assert_eq!(error, format!("cannot listen on {}: address already in use", taken.local_addr().unwrap()));
+    assert_eq!(pg.status().name, "pg1");
+    let (client, server, _) = session(&pg, |ask| ask);
+    exchange(client, server, b"up", b"down");
+}
+
+#[test]
+fn more_sessions_than_descriptors_are_refused_at_the_start() {
+    let text = format!("[[listen]]\naddress = \"{}\"\n[limits]\nsessions = 1000000000\n", address());
+    let config = phoebus_gateway::Config::parse(&text, Path::new("x")).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _guard = runtime.enter();
+    let error = phoebus_gateway::Gateway::start(config).unwrap_err().to_string();
+    assert!(error.starts_with("limits.sessions is 1000000000, which") && error.contains("ulimit -n"), "{error}");
+}
+
+#[test]
+fn idle_connections_are_closed_when_old_and_replaced_when_dead() {
+    let (first_addr, second_addr) = (address(), address());
+    let start_second = || Pg::start_at(second_addr, "pg2", &format!("{}{ALLOW_ALL}", peer("pg1", first_addr, 0)));
+    let second = start_second();
+    let pool = peer("pg2", second_addr, 0).replace("min = 0", "min = 1, max = 4, idle = \"1s\"");
+    let first = Pg::start_at(first_addr, "pg1", &format!("{pool}[[route]]\nto = \"*\"\nvia = \"pg2\"\n{ALLOW_ALL}"));
+    let open: Vec<_> = (0..4).map(|_| session(&first, |ask| ask)).collect();
+    for (client, server, _) in open {
+        exchange(client, server, b"up", b"down");
+    }
+    first.until(|status| status.pools[0].idle == 4, "four were kept");
+    first.until(|status| status.pools[0].idle == 1, "three grew too old");
+    let dialled = first.status().pools[0].dialled;
+    drop(second);
+    let _second = start_second();
+    first.until(|status| status.pools[0].dialled > dialled && status.pools[0].idle == 1, "the dead one was replaced");
+}

@@ -1,0 +1,338 @@
+//! Gateways in this process, and clients and destinations on ordinary sockets, all on loopback addresses of their own.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use phoebus_gateway::config::Config;
+use phoebus_gateway::{Gateway, Status};
+use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::session::initiator::{Initiator, State};
+use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
+use phoebus_proto::session::{Code, List, Mode, SessionId};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+/// Far beyond what any step takes: the bound against hanging.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A loopback address that no other test uses: every address of 127.0.0.0/8 is this host's.
+pub(crate) fn address() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let (pid, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    SocketAddr::from((Ipv4Addr::new(127, 64 + (pid >> 8) as u8 % 128, pid as u8, n as u8), 5006))
+}
+
+/// Rules that allow everything on loopback.
+pub(crate) const ALLOW_ALL: &str = "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"127.0.0.0/8\", \"*\"]\n";
+
+/// A gateway, with a runtime of its own as in a process of its own.
+pub(crate) struct Pg {
+    pub(crate) addr: SocketAddr,
+    pub(crate) gateway: Option<Gateway>,
+    pub(crate) runtime: Runtime,
+}
+
+impl Pg {
+    /// One called `name`, with `more` in its configuration.
+    pub(crate) fn start(name: &str, more: &str) -> Self {
+        Self::start_at(address(), name, more)
+    }
+
+    pub(crate) fn start_at(addr: SocketAddr, name: &str, more: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let guard = runtime.enter();
+        let gateway = Gateway::start(config(addr, name, more)).unwrap_or_else(|error| panic!("{error}"));
+        drop(guard);
+        Self { addr, gateway: Some(gateway), runtime }
+    }
+
+    /// Two that know each other; everything goes from the first through the second.
+    pub(crate) fn chain(more: &str) -> (Self, Self) {
+        let (first, second) = (address(), address());
+        let second = Self::start_at(second, "pg2", &format!("{}{}{more}", peer("pg1", first, 0), ALLOW_ALL));
+        let route = "[[route]]\nto = \"*\"\nvia = \"pg2\"\n";
+        let text = format!("{}{route}{}{more}", peer("pg2", second.addr, 1), ALLOW_ALL);
+        let first = Self::start_at(first, "pg1", &text);
+        first.until(|status| status.pools[0].idle > 0, "a connection is ready");
+        (first, second)
+    }
+
+    pub(crate) fn gateway(&self) -> &Gateway {
+        self.gateway.as_ref().unwrap()
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.gateway().status()
+    }
+
+    pub(crate) fn reload(&self, name: &str, more: &str) {
+        let _guard = self.runtime.enter();
+        self.gateway().reload(config(self.addr, name, more)).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Waits until the gateway is as wanted.
+    pub(crate) fn until(&self, wanted: impl Fn(&Status) -> bool, what: &str) -> Status {
+        let start = Instant::now();
+        loop {
+            let status = self.status();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "never came true: {what}\n{status:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until nothing is open, and says how the sessions went: ended, failed.
+    pub(crate) fn quiet(&self) -> (u64, u64) {
+        let status = self.until(|status| status.sessions.is_empty(), "no session is open");
+        (status.totals.sessions_clean, status.totals.sessions_failed)
+    }
+}
+
+impl Drop for Pg {
+    fn drop(&mut self) {
+        let _guard = self.runtime.enter();
+        drop(self.gateway.take());
+    }
+}
+
+fn config(addr: SocketAddr, name: &str, more: &str) -> Config {
+    let text = format!("name = \"{name}\"\n[[listen]]\naddress = \"{addr}\"\n{more}");
+    Config::parse(&text, Path::new(name)).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// A peer on loopback.
+pub(crate) fn peer(name: &str, addr: SocketAddr, min: u32) -> String {
+    format!("[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = {min} }}\n")
+}
+
+/// What a client asks for.
+#[derive(Clone)]
+pub(crate) struct Ask {
+    pub(crate) session: SessionId,
+    pub(crate) destination: Endpoint,
+    pub(crate) path: Vec<Endpoint>,
+    pub(crate) visited: Vec<String>,
+    pub(crate) requirements: Requirements,
+    pub(crate) resumable: bool,
+    /// The e-mail address of AUTH.
+    pub(crate) email: Option<String>,
+    /// Bytes that follow OPEN at once.
+    pub(crate) early: Vec<u8>,
+}
+
+/// OPENED, in words: the hops as (from, to, warm), and the round-trip times' sum.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) hops: Vec<(String, String, bool)>,
+    pub(crate) congestion_controls: Vec<String>,
+    pub(crate) rtt_us: u64,
+}
+
+/// REFUSED.
+#[derive(Debug)]
+pub(crate) struct No {
+    pub(crate) code: Code,
+    pub(crate) hop: String,
+    pub(crate) reason: String,
+    pub(crate) limits: Requirements,
+}
+
+impl Ask {
+    pub(crate) fn to(destination: impl ToString) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let mut session = [0; 16];
+        session[..4].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+        Self {
+            session: SessionId(session),
+            destination: destination.to_string().parse().unwrap(),
+            path: Vec::new(),
+            visited: Vec::new(),
+            requirements: Requirements::default(),
+            resumable: false,
+            email: None,
+            early: Vec::new(),
+        }
+    }
+
+    pub(crate) fn path(mut self, path: &str) -> Self {
+        self.path = Endpoint::parse_path(path).unwrap();
+        self
+    }
+
+    /// Asks the gateway at `gateway`.
+    pub(crate) fn ask(&self, gateway: SocketAddr) -> Result<(TcpStream, Report), No> {
+        let stream = TcpStream::connect(gateway).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        self.ask_on(stream)
+    }
+
+    pub(crate) fn ask_on(&self, mut stream: TcpStream) -> Result<(TcpStream, Report), No> {
+        let path: Vec<_> = self.path.iter().map(Endpoint::as_ref).collect();
+        let visited: Vec<_> = self.visited.iter().map(String::as_str).collect();
+        let open = Open {
+            session: self.session,
+            destination: self.destination.as_ref(),
+            path: List::new(&path),
+            visited: List::new(&visited),
+            origin: None,
+            identity: "",
+            mode: Mode::Raw,
+            requirements: self.requirements,
+            resumable: self.resumable,
+            required: 0,
+        };
+        let auth = self.email.as_ref().map(|email| Auth { mechanism: Auth::ANONYMOUS, data: email.as_bytes() });
+        let mut client = Initiator::connect(vec![0; 8192], Vec::new(), &Hello::of(""), auth.as_ref(), &open).unwrap();
+        let mut first = client.outgoing().to_vec();
+        client.sent(first.len());
+        first.extend_from_slice(&self.early);
+        stream.write_all(&first).unwrap();
+        while client.want() > 0 {
+            let n = stream.read(client.space().unwrap()).unwrap();
+            assert!(n > 0, "the gateway closed the connection without an answer");
+            client.received(n).unwrap();
+        }
+        match client.state() {
+            State::Opened => {
+                let opened = client.opened().unwrap();
+                let names = |hop: phoebus_proto::session::message::HopReport| {
+                    (hop.from.to_owned(), hop.to.to_owned(), hop.warm)
+                };
+                let report = Report {
+                    hops: opened.hops.iter().map(names).collect(),
+                    congestion_controls: opened.hops.iter().map(|hop| hop.congestion_control.to_owned()).collect(),
+                    rtt_us: opened.rtt_us(),
+                };
+                Ok((stream, report))
+            }
+            State::Challenged => Err(No {
+                code: Code::AuthRequired,
+                hop: String::new(),
+                reason: client.challenge().unwrap().mechanisms.iter().collect(),
+                limits: Requirements::default(),
+            }),
+            state => {
+                let refused = client.refused().unwrap_or_else(|| panic!("{state:?}"));
+                Err(No {
+                    code: refused.code,
+                    hop: refused.hop.to_owned(),
+                    reason: refused.reason.to_owned(),
+                    limits: refused.limits,
+                })
+            }
+        }
+    }
+}
+
+/// A destination: a listener on an address of its own.
+pub(crate) fn destination() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((address().ip(), 0)).unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+/// A session from a client through `gateway`, and its other end.
+pub(crate) fn session(gateway: &Pg, ask: impl FnOnce(Ask) -> Ask) -> (TcpStream, TcpStream, Report) {
+    let (listener, addr) = destination();
+    let (client, report) = ask(Ask::to(addr)).ask(gateway.addr).unwrap_or_else(|no| panic!("{no:?}"));
+    let (server, _) = listener.accept().unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    (client, server, report)
+}
+
+/// Bytes that differ everywhere, so that a shifted or repeated part shows.
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 32) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Sends `up` and `down` at the same time, each with its end, and checks what arrives.
+pub(crate) fn exchange(client: TcpStream, server: TcpStream, up: &[u8], down: &[u8]) {
+    let send = |mut to: &TcpStream, bytes: &[u8]| {
+        to.write_all(bytes).unwrap();
+        to.shutdown(std::net::Shutdown::Write).unwrap();
+    };
+    let receive = |mut from: &TcpStream| {
+        let mut got = Vec::new();
+        from.read_to_end(&mut got).unwrap();
+        got
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| send(&client, up));
+        scope.spawn(|| send(&server, down));
+        let got_up = scope.spawn(|| receive(&server));
+        assert!(receive(&client) == down, "the downward stream was changed");
+        assert!(got_up.join().unwrap() == up, "the upward stream was changed");
+    });
+}
+
+/// Reads to the end, which must be a reset.
+pub(crate) fn assert_reset(stream: &mut TcpStream) {
+    let error = stream.read_to_end(&mut Vec::new()).expect_err("a session that was cut must not end cleanly");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+/// Closes with a reset.
+pub(crate) fn reset(stream: TcpStream) {
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// The next bytes, exactly as many as are expected.
+pub(crate) fn expect(stream: &mut TcpStream, bytes: &[u8]) {
+    let mut got = vec![0; bytes.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(got, bytes);
+}
+
+/// A destination that answers nobody: its queue is full, so that the kernel drops what comes.
+pub(crate) struct Deaf {
+    pub(crate) addr: SocketAddr,
+    _listener: socket2::Socket,
+    _queue: Vec<socket2::Socket>,
+}
+
+impl Deaf {
+    pub(crate) fn new() -> Self {
+        let stream = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let listener = stream();
+        listener.bind(&SocketAddr::from((address().ip(), 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let addr = listener.local_addr().unwrap().as_socket().unwrap();
+        let queue = (0..4)
+            .map(|_| {
+                let socket = stream();
+                socket.set_nonblocking(true).unwrap();
+                let _ = socket.connect(&addr.into());
+                socket
+            })
+            .collect();
+        Self { addr, _listener: listener, _queue: queue }
+    }
+}
+
+impl Ask {
+    /// Asks under a new identifier; the code of the refusal, or `None` when there was none. A listener that is being
+    /// replaced counts as [`Code::Refused`].
+    pub(crate) fn try_ask(&self, gateway: SocketAddr) -> Option<Code> {
+        let Ok(stream) = TcpStream::connect(gateway) else { return Some(Code::Refused) };
+        let fresh = Self { session: Self::to(&self.destination).session, ..self.clone() };
+        match std::panic::catch_unwind(|| fresh.ask_on(stream)) {
+            Ok(Ok(_)) => None,
+            Ok(Err(no)) => Some(no.code),
+            Err(_) => Some(Code::Refused),
+        }
+    }
+}
