@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Command::Gateway(args) => gateway::run(args),
         Command::Status(args) => status::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::Testbed(args) => Ok(testbed::run(args)),
+        Command::Testbed(args) => testbed::run(args),
     };
     result.unwrap_or_else(|error| {
         let _ = writeln!(std::io::stderr(), "phoebus: {}", exit::sentence(&error));

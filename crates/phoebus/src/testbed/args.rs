@@ -1,37 +1,33 @@
 //! The arguments of `phoebus testbed`.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use phoebus_net::{Buffer, CongestionControl};
 use phoebus_proto::units::{ByteSize, Span};
 use phoebus_wan::model::{Loss, Rate};
-use phoebus_wan::testbed::{Sc09, Scenario};
+use phoebus_wan::testbed::{Error, GatewayOptions, Sc09, Scenario};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Hosts and an emulated WAN between them, on this machine.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct TestbedArgs {
     #[command(subcommand)]
     pub(crate) command: TestbedCommand,
 }
 
-const EXIT_CODES: &str = "\
-Exit codes: run and exec give those of their command; 128 plus the signal's number if one ended it; 127 if it was not found,
-126 if it could not be started; 125 if the testbed failed. All others: 0 done, 1 failed. 2 always means bad arguments or a
-bad scenario.";
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum TestbedCommand {
     /// Build a testbed, run a command beside it, and take it down.
     Run {
-        #[command(flatten)]
-        build: Build,
         /// Write the testbed's last report, counters included, to this file as JSON.
         #[arg(long, value_name = "FILE")]
         counters: Option<PathBuf>,
         /// Do not print the conditions.
         #[arg(long, short)]
         quiet: bool,
+        #[command(flatten)]
+        build: Build,
         /// What to run; `phoebus testbed exec HOST -- …` in it finds the testbed.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
         command: Vec<OsString>,
@@ -120,6 +116,9 @@ pub(crate) struct Build {
     /// Leave the hosts' TCP as the system made it.
     #[arg(long)]
     pub(crate) stock: bool,
+    /// Start a gateway on every gateway host, joined to each other and open to sessions between the other hosts.
+    #[arg(long)]
+    pub(crate) gateways: bool,
     /// Build what this TOML file describes instead.
     #[arg(long, value_name = "FILE", conflicts_with_all = PATH)]
     pub(crate) scenario: Option<PathBuf>,
@@ -145,10 +144,10 @@ pub(crate) struct Build {
     #[arg(long, value_name = "SIZE", help_heading = "Path")]
     pub(crate) wan_queue: Option<ByteSize>,
     /// Largest packet of every link, in bytes [default: 1500].
-    #[arg(long, value_name = "BYTES", help_heading = "Path")]
+    #[arg(long, value_name = "BYTES", help_heading = "Path", value_parser = mtu)]
     pub(crate) mtu: Option<u16>,
     /// Seeds every random draw [default: 1].
-    #[arg(long, value_name = "NUMBER", help_heading = "Path")]
+    #[arg(long, value_name = "NUMBER", help_heading = "Path", value_parser = seed)]
     pub(crate) seed: Option<u64>,
     /// Congestion control of src and dst [default: cubic].
     #[arg(long, value_name = "NAME", help_heading = "Path")]
@@ -156,6 +155,38 @@ pub(crate) struct Build {
     /// Congestion control of pg1 and pg2, for programs that do not choose their own.
     #[arg(long, value_name = "NAME", help_heading = "Path")]
     pub(crate) gateway_cc: Option<String>,
+    #[command(flatten)]
+    pub(crate) between: Between,
+}
+
+/// How the gateways of a testbed are set.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Gateways")]
+pub(crate) struct Between {
+    /// What carries sessions between gateways.
+    #[arg(long, value_name = "NAME", requires = "gateways", default_value = "tcp")]
+    pub(crate) wan_transport: Transport,
+    /// Congestion control between gateways: auto, system, bbr, cubic or reno.
+    #[arg(long, value_name = "NAME", requires = "gateways")]
+    pub(crate) wan_cc: Option<CongestionControl>,
+    /// Send buffer between gateways: auto or a size.
+    #[arg(long, value_name = "SIZE", requires = "gateways")]
+    pub(crate) wan_send_buffer: Option<Buffer>,
+    /// Receive buffer between gateways: auto or a size.
+    #[arg(long, value_name = "SIZE", requires = "gateways")]
+    pub(crate) wan_receive_buffer: Option<Buffer>,
+    /// Congestion control of the gateways towards the ends.
+    #[arg(long, value_name = "NAME", requires = "gateways")]
+    pub(crate) lan_cc: Option<CongestionControl>,
+    /// Keep the gateways' logs in this directory.
+    #[arg(long, value_name = "DIRECTORY", requires = "gateways")]
+    pub(crate) gateway_logs: Option<PathBuf>,
+}
+
+/// A transport between gateways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Transport {
+    Tcp,
 }
 
 /// The flags that describe a path, and thus go with no scenario file.
@@ -164,13 +195,44 @@ const PATH: [&str; 11] =
 
 impl Build {
     /// The scenario that the flags or the file describe.
-    pub(crate) fn scenario(&self) -> Result<Scenario, phoebus_wan::testbed::Error> {
+    pub(crate) fn scenario(&self) -> Result<Scenario, Error> {
         let mut scenario = match &self.scenario {
             Some(path) => Scenario::load(path)?,
             None => self.path().scenario(),
         };
         scenario.stock |= self.stock;
         Ok(scenario)
+    }
+
+    /// The gateways to start, if they were asked for.
+    pub(crate) fn gateways(&self) -> Result<Option<GatewayOptions>, Error> {
+        if !self.gateways {
+            return Ok(None);
+        }
+        let Between {
+            wan_transport: Transport::Tcp,
+            wan_cc,
+            wan_send_buffer,
+            wan_receive_buffer,
+            lan_cc,
+            gateway_logs,
+        } = &self.between;
+        let system = |what: &str| {
+            let what = what.to_owned();
+            move |source| Error::System { what, source }
+        };
+        let program = std::env::current_exe().map_err(system("cannot find this program's own file"))?;
+        let logs =
+            gateway_logs.as_ref().map(std::path::absolute).transpose().map_err(system("cannot use --gateway-logs"))?;
+        let text = |key: &str, value: Option<String>| value.map(|value| (key.to_owned(), value));
+        let wan = [
+            text("congestion_control", wan_cc.map(|cc| cc.to_string())),
+            text("send_buffer", wan_send_buffer.map(|size| size.to_string())),
+            text("receive_buffer", wan_receive_buffer.map(|size| size.to_string())),
+        ];
+        let lan = text("congestion_control", lan_cc.map(|cc| cc.to_string()));
+        let (wan, lan) = (wan.into_iter().flatten().collect(), BTreeMap::from_iter(lan));
+        Ok(Some(GatewayOptions { program, wan, lan, logs }))
     }
 
     fn path(&self) -> Sc09 {
@@ -190,4 +252,14 @@ impl Build {
             stock: self.stock,
         }
     }
+}
+
+fn mtu(text: &str) -> Result<u16, String> {
+    let least = Scenario::MTU_MIN;
+    let bytes = text.parse().ok().filter(|bytes| *bytes >= least);
+    bytes.ok_or_else(|| format!("expected a number of bytes from {least}, which IPv6 needs, to {}", u16::MAX))
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }

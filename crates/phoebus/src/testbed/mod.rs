@@ -5,100 +5,97 @@
 mod args;
 mod print;
 
+use crate::exit::{self, Exit};
+use anyhow::Result;
 pub(crate) use args::TestbedArgs;
 use args::{Build, TestbedCommand};
 use phoebus_wan::model::{Direction, DirectionUpdate};
 use phoebus_wan::testbed::{
     ENV_DIRECTORY, ENV_HOST, ENV_NAME, Error, Found, Order, Outcome, Remote, Report, Supervisor, supervise,
 };
-use std::ffi::OsString;
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 
-/// Bad arguments or a bad scenario, as clap has it.
-const USAGE: u8 = 2;
-/// A command of `run` or `exec` could not even be attempted, as `env` and `timeout` have it; so are the next two.
-const TESTBED_FAILED: u8 = 125;
-const CANNOT_START: u8 = 126;
-const NOT_FOUND: u8 = 127;
-
 /// Does what `phoebus testbed` was asked to do.
-pub(crate) fn run(args: TestbedArgs) -> ExitCode {
+pub(crate) fn run(args: TestbedArgs) -> Result<ExitCode> {
+    let find = |name: Option<String>| Remote::find(name.as_deref());
     let done = match args.command {
         TestbedCommand::Run { build, counters, quiet, command } => {
-            return wrap(run_command(&build, counters.as_deref(), quiet, &command), TESTBED_FAILED);
+            return run_command(&build, counters.as_deref(), quiet, &command)
+                .map_err(|error| coded(error, exit::PREPARE));
         }
         TestbedCommand::Exec { which, host, command } => {
-            return wrap(exec(which.name.as_deref(), &host, &command), TESTBED_FAILED);
+            return exec(which.name.as_deref(), &host, &command).map_err(|error| coded(error, exit::PREPARE));
         }
         TestbedCommand::Up { build } => up(&build),
         TestbedCommand::Down { which, all, json } => down(which.name.as_deref(), all, json),
         TestbedCommand::Status { which, json } => status(which.name.as_deref(), json),
-        TestbedCommand::Set { which, link, settings } => set(which.name.as_deref(), &link, &settings),
-        TestbedCommand::Cut { which, link } => {
-            Remote::find(which.name.as_deref()).and_then(|testbed| testbed.cut(&link))
+        TestbedCommand::Set { which, link, settings } => {
+            let (link, direction) = direction(&link).map_err(Exit::usage)?;
+            let update = update(&settings).map_err(Exit::usage)?;
+            find(which.name).and_then(|testbed| testbed.set(link, direction, &update))
         }
-        TestbedCommand::Heal { which, link } => {
-            Remote::find(which.name.as_deref()).and_then(|testbed| testbed.heal(&link))
-        }
+        TestbedCommand::Cut { which, link } => find(which.name).and_then(|testbed| testbed.cut(&link)),
+        TestbedCommand::Heal { which, link } => find(which.name).and_then(|testbed| testbed.heal(&link)),
         TestbedCommand::Supervise => supervise(),
     };
-    wrap(done.map(|()| 0), 1)
+    done.map(|()| ExitCode::SUCCESS).map_err(|error| coded(error, exit::FAILED))
 }
 
-/// The exit code, after a sentence on standard error if there was an error.
-fn wrap(result: Result<u8, Error>, failed: u8) -> ExitCode {
-    ExitCode::from(result.unwrap_or_else(|error| {
-        eprintln!("phoebus testbed: {error}");
-        if error.is_bad_input() { USAGE } else { failed }
-    }))
+/// An error that ends the program with `failed`, unless the arguments were at fault.
+fn coded(error: Error, failed: u8) -> anyhow::Error {
+    Exit::with(if error.is_bad_input() { exit::USAGE } else { failed }, error)
 }
 
 fn start(build: &Build, stay: bool) -> Result<Supervisor, Error> {
-    let order = Order { name: build.name.clone(), scenario: build.scenario()?, stay };
-    order.scenario.check()?;
+    let scenario = build.scenario()?;
+    scenario.check()?;
+    let order = Order { name: build.name.clone(), scenario, gateways: build.gateways()?, stay };
     // The very program that runs, also when its file has been replaced.
     let mut program = Command::new("/proc/self/exe");
     program.arg0("phoebus").args(["testbed", "supervise"]);
     Supervisor::start(program, &order)
 }
 
-fn run_command(build: &Build, counters: Option<&Path>, quiet: bool, words: &[OsString]) -> Result<u8, Error> {
+fn run_command(build: &Build, counters: Option<&Path>, quiet: bool, words: &[OsString]) -> Result<ExitCode, Error> {
     let supervisor = start(build, false)?;
     if !quiet {
         print::conditions(supervisor.report(), build.json, &mut io::stderr());
     }
-    let (program, arguments) = words.split_first().ok_or(Error::Lost)?;
-    let mut command = Command::new(program);
-    let testbed = Remote::find(Some(&supervisor.report().name))?;
-    command.args(arguments);
-    identify(&mut command, &testbed);
+    let (mut command, program) = command(words);
+    identify(&mut command, &Remote::find(Some(&supervisor.report().name))?);
     let code = match phoebus_wan::testbed::run(&mut command, &supervisor) {
         Ok(Outcome::Ended(status)) => exit_code(status),
         Ok(Outcome::TestbedLost) => return Err(Error::Lost),
         Err(error) => not_started(program, &error),
     };
     let report = supervisor.down()?;
+    print::ended_gateways(&report);
     if let Some(file) = counters {
         print::save(&report, file)?;
     }
     Ok(code)
 }
 
-fn exec(name: Option<&str>, host: &str, words: &[OsString]) -> Result<u8, Error> {
+fn exec(name: Option<&str>, host: &str, words: &[OsString]) -> Result<ExitCode, Error> {
     let testbed = Remote::find(name)?;
-    testbed
-        .enter(host)?
-        .enter_process()
-        .map_err(|source| Error::System { what: format!("cannot enter {host}"), source })?;
-    let (program, arguments) = words.split_first().ok_or(Error::Lost)?;
-    let mut command = Command::new(program);
-    command.args(arguments).env(ENV_HOST, host);
-    identify(&mut command, &testbed);
+    let entered = testbed.enter(host)?.enter_process();
+    entered.map_err(|source| Error::System { what: format!("cannot enter host \"{host}\""), source })?;
+    let (mut command, program) = command(words);
+    identify(command.env(ENV_HOST, host), &testbed);
     // Only a failure returns.
     Ok(not_started(program, &command.exec()))
+}
+
+/// The arguments as a command. They have a first word, or clap would have refused them.
+fn command(words: &[OsString]) -> (Command, &OsStr) {
+    let (program, arguments) = words.split_first().map_or((OsStr::new(""), words), |(first, rest)| (first, rest));
+    let mut command = Command::new(program);
+    command.args(arguments);
+    (command, program)
 }
 
 fn up(build: &Build) -> Result<(), Error> {
@@ -144,25 +141,30 @@ fn status(name: Option<&str>, json: bool) -> Result<(), Error> {
     for found in found {
         if found.stale {
             stale.push(found.name);
-        } else {
-            reports.push(Remote::at(&found).report()?);
+            continue;
+        }
+        match Remote::at(&found).report() {
+            Ok(report) => reports.push(report),
+            // It may just have ended.
+            Err(error) => match Found::all()?.into_iter().find(|later| later.name == found.name) {
+                Some(later) if later.stale => stale.push(later.name),
+                Some(_) => return Err(error),
+                None => {}
+            },
         }
     }
     print::status(&reports, &stale, json);
     Ok(())
 }
 
-fn set(name: Option<&str>, link: &str, settings: &[String]) -> Result<(), Error> {
-    let (link, direction) = match link.split_once(':') {
-        None => (link, None),
-        Some((link, "forward")) => (link, Some(Direction::Forward)),
-        Some((link, "backward")) => (link, Some(Direction::Backward)),
-        Some((_, other)) => {
-            return Err(bad(format!("\"{other}\" is no direction of a link: expected forward or backward")));
-        }
-    };
-    let update = update(settings).map_err(bad)?;
-    Remote::find(name)?.set(link, direction, &update)
+/// Reads `wan` and `wan:forward`.
+fn direction(text: &str) -> Result<(&str, Option<Direction>), String> {
+    match text.split_once(':') {
+        None => Ok((text, None)),
+        Some((link, "forward")) => Ok((link, Some(Direction::Forward))),
+        Some((link, "backward")) => Ok((link, Some(Direction::Backward))),
+        Some((_, other)) => Err(format!("\"{other}\" is no direction of a link; expected forward or backward")),
+    }
 }
 
 /// Reads `loss=1% delay=20ms`.
@@ -184,15 +186,11 @@ fn update(settings: &[String]) -> Result<DirectionUpdate, String> {
             "queue" => update.queue = Some(value.parse().map_err(|e| at(&e))?),
             _ => {
                 let expected = "expected delay, jitter, reorder, loss, rate or queue";
-                return Err(format!("\"{key}\" is no setting of a link: {expected}"));
+                return Err(format!("\"{key}\" is no setting of a link; {expected}"));
             }
         }
     }
     Ok(update)
-}
-
-fn bad(message: String) -> Error {
-    Error::Remote { message, bad_input: true }
 }
 
 /// Lets `phoebus testbed` inside the command find the testbed.
@@ -203,15 +201,19 @@ fn identify(command: &mut Command, testbed: &Remote) {
     }
 }
 
-/// Shells have it so too.
-fn exit_code(status: ExitStatus) -> u8 {
+/// As shells have it.
+fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(TESTBED_FAILED)
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::PREPARE).into()
 }
 
-fn not_started(program: &OsString, error: &io::Error) -> u8 {
-    eprintln!("phoebus testbed: cannot run {}: {error}", program.display());
-    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_START }
+fn not_started(program: &OsStr, error: &io::Error) -> ExitCode {
+    let (code, problem) = match error.kind() {
+        ErrorKind::NotFound => (exit::NOT_FOUND, "was not found"),
+        _ => (exit::NOT_EXECUTABLE, "cannot be executed"),
+    };
+    eprintln!("phoebus: \"{}\" {problem}: {error}", program.display());
+    code.into()
 }
 
 #[cfg(test)]
@@ -229,7 +231,7 @@ mod tests {
         );
         for (text, expected) in [
             ("fast", "\"fast\" is not of the form KEY=VALUE"),
-            ("speed=1gbit", "\"speed\" is no setting of a link: expected delay, jitter, reorder, loss, rate or queue"),
+            ("speed=1gbit", "\"speed\" is no setting of a link; expected delay, jitter, reorder, loss, rate or queue"),
             ("delay=soon", "delay: \"soon\" is not a duration such as 250us, 100ms, 30s, 2m or 1h"),
             ("reorder=maybe", "reorder: \"maybe\" is neither true nor false"),
         ] {

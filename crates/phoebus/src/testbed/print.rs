@@ -2,20 +2,29 @@
 
 use phoebus_wan::model::LinkCounters;
 use phoebus_wan::testbed::{Error, LinkReport, Report};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use std::io::Write;
 use std::path::Path;
 
 /// The conditions of an experiment, to print with its result. JSON takes one line.
 pub(super) fn conditions(report: &Report, json: bool, to: &mut dyn Write) {
-    let text = if json { json!(report).to_string() } else { report.to_string().trim_end().to_owned() };
+    let text =
+        if json { serde_json::to_string(report).unwrap_or_default() } else { report.to_string().trim_end().to_owned() };
     // A closed pipe says that nobody wants to read it.
     let _ = writeln!(to, "{text}");
 }
 
+/// Says which gateways did not last as long as the testbed.
+pub(super) fn ended_gateways(report: &Report) {
+    for (gateway, ended) in report.gateways.iter().filter_map(|gateway| Some((gateway, gateway.ended.as_ref()?))) {
+        eprintln!("phoebus: the gateway on {} ended before its testbed: {ended}", gateway.host);
+    }
+}
+
 /// Writes a report to a file, as JSON.
 pub(super) fn save(report: &Report, file: &Path) -> Result<(), Error> {
-    let text = format!("{:#}\n", json!(report));
+    let text = format!("{}\n", serde_json::to_string_pretty(report).unwrap_or_default());
     std::fs::write(file, text).map_err(|source| Error::State { path: file.into(), source })
 }
 
@@ -30,11 +39,18 @@ pub(super) fn down(names: &[String], json: bool) {
     }
 }
 
+/// What `status --json` prints.
+#[derive(Serialize)]
+struct Status<'a> {
+    running: &'a [Report],
+    stale: &'a [String],
+}
+
 /// Running testbeds with their counters, and what dead ones left.
 pub(super) fn status(reports: &[Report], stale: &[String], json: bool) {
     if json {
-        let value: Value = json!({ "running": reports, "stale": stale });
-        return say(&format!("{value:#}"));
+        let found = Status { running: reports, stale };
+        return say(&serde_json::to_string_pretty(&found).unwrap_or_default());
     }
     if reports.is_empty() && stale.is_empty() {
         say("no testbed is running");

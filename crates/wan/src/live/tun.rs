@@ -42,8 +42,11 @@ pub fn open_tun(name: &str, mtu: u16) -> io::Result<Tun> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     syscall::set_mtu(socket.as_fd(), name, mtu)
         .map_err(|error| explain(error, &format!("cannot set the MTU of {name} to {mtu}")))?;
-    syscall::set_transmit_queue(socket.as_fd(), name, TRANSMIT_QUEUE_PACKETS)
-        .map_err(|error| explain(error, &format!("cannot set the transmit queue of {name}")))?;
+    match syscall::set_transmit_queue(socket.as_fd(), name, TRANSMIT_QUEUE_PACKETS) {
+        // In a user namespace the kernel takes it by rtnetlink alone, from whoever brings the device up.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        result => result.map_err(|error| explain(error, &format!("cannot set the transmit queue of {name}")))?,
+    }
     // An open file of this kind stays with the namespace in which it was opened.
     let statistics = File::open(STATISTICS).map_err(|error| explain(error, &format!("cannot open {STATISTICS}")))?;
     Ok(Tun { file, name: name.to_owned(), udp_offload, statistics })

@@ -63,6 +63,14 @@ pub enum Error {
     /// The process that owns a testbed ended before its time.
     #[error("the testbed's process ended unexpectedly; the testbed is gone")]
     Lost,
+    /// A gateway did not start.
+    #[error("the gateway on {host} {what}")]
+    Gateway {
+        /// The host that it was to run on.
+        host: String,
+        /// What became of it, and what it said.
+        what: String,
+    },
     /// The caller may not make namespaces or TUN devices.
     #[error("{0}")]
     NotPermitted(String),
@@ -96,7 +104,9 @@ impl Error {
             | Self::NotRunning { .. }
             | Self::Ambiguous(_) => true,
             Self::Remote { bad_input, .. } => *bad_input,
-            Self::Lost | Self::NotPermitted(_) | Self::System { .. } | Self::State { .. } => false,
+            Self::Gateway { .. } | Self::Lost | Self::NotPermitted(_) | Self::System { .. } | Self::State { .. } => {
+                false
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use super::conditions::{self, HostConditions};
 use super::namespace::Namespaces;
 use super::netlink::Netlink;
 use super::{Error, Scenario, route};
-use crate::live::{Tun, open_tun};
+use crate::live::{TRANSMIT_QUEUE_PACKETS, Tun, open_tun};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use std::fmt::Write;
 use std::fs;
@@ -89,13 +89,13 @@ impl Plan<'_> {
         let name = &self.scenario.hosts[index].name;
         let mut netlink = Netlink::open()?;
         let loopback = netlink.index("lo")?;
-        netlink.up(loopback)?;
+        netlink.up(loopback, None)?;
         let mut ends = Vec::new();
         let mut interfaces = vec![None; self.scenario.links.len()];
         for (position, link) in self.scenario.links.iter().enumerate().filter(|(_, link)| link.ends.contains(name)) {
             let tun = open_tun(&link.name, link.config.mtu)?;
             let interface = netlink.index(&link.name)?;
-            netlink.up(interface)?;
+            netlink.up(interface, Some(TRANSMIT_QUEUE_PACKETS))?;
             for address in self.addresses(index) {
                 netlink.add_address(interface, address)?;
             }

@@ -26,14 +26,17 @@ impl Netlink {
         Ok(name_to_index(&self.socket, name)?)
     }
 
-    /// Brings an interface up.
-    pub(super) fn up(&mut self, index: u32) -> io::Result<()> {
+    /// Brings an interface up, with a transmit queue of so many packets if a number is given.
+    pub(super) fn up(&mut self, index: u32, queue: Option<u32>) -> io::Result<()> {
         let mut request = Request::new(libc::RTM_NEWLINK, 0);
         // struct ifinfomsg: family, pad, type, index, flags, change mask.
         request.bytes(&[libc::AF_UNSPEC as u8, 0, 0, 0]);
         request.bytes(&index.to_ne_bytes());
         request.bytes(&(libc::IFF_UP as u32).to_ne_bytes());
         request.bytes(&(libc::IFF_UP as u32).to_ne_bytes());
+        if let Some(packets) = queue {
+            request.attribute(libc::IFLA_TXQLEN, &packets.to_ne_bytes());
+        }
         self.ask(request)
     }
 

@@ -14,37 +14,44 @@ pub(super) fn addresses(index: usize) -> [IpAddr; 2] {
 /// For the host at `from`, the link towards each host: the first on the path with the least delay, among equals on the one
 /// with the fewest links, then on the one whose links come first in the scenario.
 pub(super) fn first_links(scenario: &Scenario, from: usize) -> Vec<Option<usize>> {
+    paths(scenario, from).into_iter().map(|path| path.and_then(|path| path.first)).collect()
+}
+
+/// How long a packet takes from the host at `from` to each host, apart from what it waits.
+pub(super) fn delays(scenario: &Scenario, from: usize) -> Vec<Option<Duration>> {
+    paths(scenario, from).into_iter().map(|path| path.map(|path| path.delay)).collect()
+}
+
+/// The best paths from one host to all, by Dijkstra's algorithm.
+fn paths(scenario: &Scenario, from: usize) -> Vec<Option<Path>> {
     let count = scenario.hosts.len();
     let mut best: Vec<Option<Path>> = vec![None; count];
     let mut done = vec![false; count];
     best[from] = Some(Path { delay: Duration::ZERO, links: 0, first: None });
-    // Dijkstra's algorithm; the nearest host that is not done yet cannot come any nearer.
+    // The nearest host that is not done yet cannot come any nearer.
     while let Some((nearest, path)) = (0..count)
         .filter(|&host| !done[host])
         .filter_map(|host| best[host].map(|path| (host, path)))
         .min_by_key(|(_, path)| (path.delay, path.links))
     {
         done[nearest] = true;
+        let name = &scenario.hosts[nearest].name;
         for (index, link) in scenario.links.iter().enumerate() {
             let [a, b] = &link.ends;
-            let name = &scenario.hosts[nearest].name;
             let (other, delay) = match () {
                 () if a == name => (b, link.config.forward.delay.0),
                 () if b == name => (a, link.config.backward.delay.0),
                 () => continue,
             };
             let Some(other) = scenario.host(other) else { continue };
-            let longer = Path {
-                delay: path.delay.saturating_add(delay),
-                links: path.links + 1,
-                first: path.first.or(Some(index)),
-            };
+            let delay = path.delay.saturating_add(delay);
+            let longer = Path { delay, links: path.links + 1, first: path.first.or(Some(index)) };
             if best[other].is_none_or(|known| (longer.delay, longer.links) < (known.delay, known.links)) {
                 best[other] = Some(longer);
             }
         }
     }
-    best.into_iter().map(|path| path.and_then(|path| path.first)).collect()
+    best
 }
 
 #[derive(Clone, Copy)]

@@ -29,8 +29,12 @@ pub enum Outcome {
 /// The command could not be started.
 pub fn run(command: &mut Command, supervisor: &Supervisor) -> io::Result<Outcome> {
     let signals = Signals::block()?;
-    let parent = rustix::process::getpid();
+    let (parent, before) = (rustix::process::getpid(), signals.before);
     let bind = move || {
+        // SAFETY: the set is initialised.
+        if unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) } != 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The parent may have died before that took hold.
         if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
@@ -39,8 +43,10 @@ pub fn run(command: &mut Command, supervisor: &Supervisor) -> io::Result<Outcome
     unsafe { command.pre_exec(bind) };
     let mut child = command.spawn()?;
     loop {
-        let mut polled =
-            [PollFd::new(&signals.0, PollFlags::IN), PollFd::from_borrowed_fd(supervisor.liveness(), PollFlags::IN)];
+        let mut polled = [
+            PollFd::new(&signals.queue, PollFlags::IN),
+            PollFd::from_borrowed_fd(supervisor.liveness(), PollFlags::IN),
+        ];
         let _ = poll(&mut polled, None);
         let [signalled, lost] = polled.map(|fd| !fd.revents().is_empty());
         while signalled && let Some(signal) = signals.next() {
@@ -76,7 +82,11 @@ fn end(child: &mut Child) -> io::Result<()> {
 }
 
 /// Blocked signals, to be read from a descriptor.
-struct Signals(OwnedFd);
+struct Signals {
+    queue: OwnedFd,
+    /// What was blocked before, which is what a child should start with.
+    before: libc::sigset_t,
+}
 
 struct Received {
     number: i32,
@@ -86,30 +96,30 @@ struct Received {
 
 impl Signals {
     fn block() -> io::Result<Self> {
-        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset initialises the set, and the other calls read it or add to it. The new descriptor is owned by
-        // nobody else.
+        let signals =
+            [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGCHLD];
+        let (mut set, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+        // SAFETY: sigemptyset initialises the one set and pthread_sigmask the other, where it succeeds; the other calls read
+        // the set or add to it. The new descriptor is owned by nobody else.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
-            for signal in
-                [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGCHLD]
-            {
+            for signal in signals {
                 libc::sigaddset(set.as_mut_ptr(), signal);
             }
-            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(error));
             }
             match libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
                 -1 => Err(io::Error::last_os_error()),
-                fd => Ok(Self(OwnedFd::from_raw_fd(fd))),
+                fd => Ok(Self { queue: OwnedFd::from_raw_fd(fd), before: before.assume_init() }),
             }
         }
     }
 
     fn next(&self) -> Option<Received> {
         let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
-        rustix::io::read(self.0.as_fd(), &mut info[..]).ok().filter(|length| *length == info.len())?;
+        rustix::io::read(self.queue.as_fd(), &mut info[..]).ok().filter(|length| *length == info.len())?;
         // struct signalfd_siginfo begins with the signal's number, an errno, and the code that tells its origin.
         let field = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
         // The kernel's own are keys, sent to the whole foreground; children; and the terminal's end, sent to its leader alone.

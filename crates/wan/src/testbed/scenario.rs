@@ -92,8 +92,13 @@ impl Scenario {
 
     /// Reads a scenario file.
     pub fn load(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(Error::state(path))?;
-        Self::parse(&text, &path.display().to_string())
+        let name = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text, &name),
+            Err(error) => {
+                Err(Error::Scenario { place: format!("{name}: "), message: format!("cannot be read: {error}") })
+            }
+        }
     }
 
     /// Reads the text of a scenario file; `name` is what errors call it.

@@ -6,9 +6,10 @@
 //! takes the testbed down when that input ends, as it does when the command that started it is killed.
 
 use super::control::{self, Answer, Refused, Request};
+use super::namespace::Namespaces;
 use super::report::Report;
-use super::{Error, Scenario, Testbed, leftovers};
-use crate::model::{Direction, DirectionUpdate};
+use super::{ENV_DIRECTORY, Error, GatewayOptions, Gateways, Scenario, Testbed, leftovers, state};
+use crate::model::Direction;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -16,6 +17,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 
 /// What a supervisor is to do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +26,8 @@ pub struct Order {
     pub name: Option<String>,
     /// What to build.
     pub scenario: Scenario,
+    /// The gateways to start on its gateway hosts, if any.
+    pub gateways: Option<GatewayOptions>,
     /// Whether to stay when the process that ordered ends.
     pub stay: bool,
 }
@@ -50,6 +54,8 @@ impl Supervisor {
     /// Starts `program`, which is to call [`supervise`] as the first thing it does, and waits until the testbed stands.
     pub fn start(mut program: Command, order: &Order) -> Result<Self, Error> {
         program.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // In a user namespace it is root, and would look for the directory of root.
+        program.env(ENV_DIRECTORY, state::base()?);
         let mut child = program.spawn().map_err(Error::system("cannot start the testbed's process"))?;
         let (Some(mut orders), Some(notices)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Error::Lost);
@@ -119,40 +125,123 @@ pub fn supervise() -> Result<(), Error> {
         }
     }
     let order: Order = serde_json::from_str(&line).map_err(|error| Error::scenario(error.to_string()))?;
-    let started = super::gain_privileges().and_then(|()| start(&order));
-    let (testbed, listener) = match started {
-        Ok(started) => started,
-        Err(error) => {
-            notify(&Notice::Failed(error.into()));
-            return Ok(());
-        }
-    };
-    notify(&Notice::Up(Box::new(testbed.report())));
-    if order.stay {
-        detach(&testbed);
-    }
-    let end = serve(&testbed, &listener, (!order.stay).then_some(stdin));
-    if matches!(end, End::Orphaned) {
-        // What the command left outside the hosts.
-        leftovers::kill_by_name(testbed.name());
-    }
-    let report = testbed.down();
-    match end {
-        End::Asked(stream) => drop(control::send(&stream, &Answer::Done, None)),
-        End::Ordered => notify(&Notice::Down(Box::new(report))),
-        End::Orphaned => {}
+    match super::gain_privileges().and_then(|()| Stand::build(&order)) {
+        Ok(stand) => stand.keep((!order.stay).then_some(stdin)),
+        Err(error) => notify(&Notice::Failed(error.into())),
     }
     Ok(())
 }
 
-fn start(order: &Order) -> Result<(Testbed, UnixListener), Error> {
-    let testbed = match &order.name {
-        Some(name) => Testbed::up_as(name, &order.scenario)?,
-        None => Testbed::up(&order.scenario)?,
-    };
-    let path = control::socket(testbed.directory());
-    let listener = UnixListener::bind(&path).map_err(Error::state(path))?;
-    Ok((testbed, listener))
+/// A testbed that stands, and what is kept up with it.
+struct Stand {
+    gateways: Gateways,
+    listener: UnixListener,
+    testbed: Testbed,
+}
+
+impl Stand {
+    fn build(order: &Order) -> Result<Self, Error> {
+        let testbed = match &order.name {
+            Some(name) => Testbed::up_as(name, &order.scenario)?,
+            None => Testbed::up(&order.scenario)?,
+        };
+        let path = control::socket(testbed.directory());
+        let listener = UnixListener::bind(&path).map_err(Error::state(path))?;
+        let gateways = order.gateways.as_ref().map(|options| testbed.start_gateways(options)).transpose()?;
+        Ok(Self { gateways: gateways.unwrap_or_default(), listener, testbed })
+    }
+
+    /// Keeps it up for as long as it is wanted, and takes it down.
+    fn keep(mut self, orders: Option<File>) {
+        notify(&Notice::Up(Box::new(self.report())));
+        if orders.is_none() {
+            detach(&self.testbed);
+        }
+        let end = self.serve(orders);
+        if matches!(end, End::Orphaned) {
+            // What the command left outside the hosts.
+            leftovers::kill_by_name(self.testbed.name());
+        }
+        let gateways = self.gateways.report();
+        let report = Report { gateways, ..self.testbed.down() };
+        match end {
+            End::Asked(stream) => drop(control::send(&stream, &Answer::Done, None)),
+            End::Ordered => notify(&Notice::Down(Box::new(report))),
+            End::Orphaned => {}
+        }
+    }
+
+    fn report(&mut self) -> Report {
+        Report { gateways: self.gateways.report(), ..self.testbed.report() }
+    }
+
+    /// Answers requests until one of them, or the command's input, says that the testbed shall end.
+    fn serve(&mut self, mut orders: Option<File>) -> End {
+        loop {
+            let mut polled = vec![PollFd::new(&self.listener, PollFlags::IN)];
+            polled.extend(orders.as_ref().map(|orders| PollFd::new(orders, PollFlags::IN)));
+            if poll(&mut polled, None).is_err() {
+                continue;
+            }
+            let [called, ordered] = [0, 1].map(|at| polled.get(at).is_some_and(|fd| !fd.revents().is_empty()));
+            if ordered && let Some(orders) = &mut orders {
+                return match orders.read(&mut [0; 16]) {
+                    Ok(1..) => End::Ordered,
+                    _ => End::Orphaned,
+                };
+            }
+            if called
+                && let Ok((stream, _)) = self.listener.accept()
+                && let Some(end) = self.converse(stream)
+            {
+                return end;
+            }
+        }
+    }
+
+    /// Takes one request and answers it.
+    fn converse(&mut self, stream: UnixStream) -> Option<End> {
+        stream.set_read_timeout(Some(control::REQUEST_TIME)).ok()?;
+        stream.set_write_timeout(Some(control::REQUEST_TIME)).ok()?;
+        let (request, _) = control::receive(&stream).ok()?;
+        if request == Request::Down {
+            return Some(End::Asked(stream));
+        }
+        let (answer, host) = match self.answer(request) {
+            Ok(answer) => answer,
+            Err(error) => (Answer::Refused(error.into()), None),
+        };
+        // Whoever asked may be gone; that is its own affair.
+        let _ = control::send(&stream, &answer, host.as_deref());
+        None
+    }
+
+    fn answer(&mut self, request: Request) -> Result<(Answer, Option<Arc<Namespaces>>), Error> {
+        match request {
+            Request::Report => return Ok((Answer::Report(Box::new(self.report())), None)),
+            Request::Enter { host } => return Ok((Answer::Done, Some(self.testbed.namespaces(&host)?))),
+            Request::Set { link, direction, update } => {
+                let link = self.testbed.link(&link)?;
+                let directions =
+                    Direction::BOTH.into_iter().filter(|one| direction.is_none_or(|wanted| wanted == *one));
+                directions.for_each(|one| link.update(one, &update));
+            }
+            Request::Cut { link } => self.testbed.link(&link)?.cut(),
+            Request::Heal { link } => self.testbed.link(&link)?.heal(),
+            Request::Down => {}
+        }
+        Ok((Answer::Done, None))
+    }
+}
+
+/// Why a testbed ends.
+enum End {
+    /// Somebody asked over the control socket and waits for the answer.
+    Asked(UnixStream),
+    /// The command is done.
+    Ordered,
+    /// The command was killed.
+    Orphaned,
 }
 
 /// Lets go of the terminal or pipe that the process was started from.
@@ -169,73 +258,4 @@ fn notify(notice: &Notice) {
         // Nobody reads it if the command was killed; that shows elsewhere.
         let _ = writeln!(io::stdout(), "{text}");
     }
-}
-
-/// Why a testbed ends.
-enum End {
-    /// Somebody asked over the control socket and waits for the answer.
-    Asked(UnixStream),
-    /// The command is done.
-    Ordered,
-    /// The command was killed.
-    Orphaned,
-}
-
-/// Answers requests until one of them, or the command's input, says that the testbed shall end.
-fn serve(testbed: &Testbed, listener: &UnixListener, mut orders: Option<File>) -> End {
-    loop {
-        let listening = PollFd::new(listener, PollFlags::IN);
-        let mut polled = vec![listening];
-        if let Some(orders) = &orders {
-            polled.push(PollFd::new(orders, PollFlags::IN));
-        }
-        if poll(&mut polled, None).is_err() {
-            continue;
-        }
-        let [called, ordered] = [0, 1].map(|at| polled.get(at).is_some_and(|fd| !fd.revents().is_empty()));
-        if ordered && let Some(orders) = &mut orders {
-            return match orders.read(&mut [0; 16]) {
-                Ok(1..) => End::Ordered,
-                _ => End::Orphaned,
-            };
-        }
-        if called
-            && let Ok((stream, _)) = listener.accept()
-            && let Some(end) = converse(testbed, stream)
-        {
-            return end;
-        }
-    }
-}
-
-/// Takes one request and answers it.
-fn converse(testbed: &Testbed, stream: UnixStream) -> Option<End> {
-    stream.set_read_timeout(Some(control::REQUEST_TIME)).ok()?;
-    stream.set_write_timeout(Some(control::REQUEST_TIME)).ok()?;
-    let (request, _) = control::receive(&stream).ok()?;
-    let (answer, host) = match request {
-        Request::Down => return Some(End::Asked(stream)),
-        Request::Report => (Ok(Answer::Report(Box::new(testbed.report()))), None),
-        Request::Enter { host } => match testbed.namespaces(&host) {
-            Ok(namespaces) => (Ok(Answer::Done), Some(namespaces)),
-            Err(error) => (Err(error), None),
-        },
-        Request::Set { link, direction, update } => (set(testbed, &link, direction, &update), None),
-        Request::Cut { link } => (testbed.link(&link).map(|link| link.cut()).map(|()| Answer::Done), None),
-        Request::Heal { link } => (testbed.link(&link).map(|link| link.heal()).map(|()| Answer::Done), None),
-    };
-    let answer = answer.unwrap_or_else(|error| Answer::Refused(error.into()));
-    // Whoever asked may be gone; that is its own affair.
-    let _ = control::send(&stream, &answer, host.as_deref());
-    None
-}
-
-fn set(testbed: &Testbed, link: &str, direction: Option<Direction>, update: &DirectionUpdate) -> Result<Answer, Error> {
-    let link = testbed.link(link)?;
-    for one in Direction::BOTH {
-        if direction.is_none_or(|wanted| wanted == one) {
-            link.update(one, update);
-        }
-    }
-    Ok(Answer::Done)
 }
