@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use phoebus_gateway::{PoolStatus, SessionStatus, Status};
 use phoebus_proto::session::Code;
+use phoebus_wan::testbed::ENV_ADMIN;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -23,7 +24,7 @@ Example:
 ")]
 pub(crate) struct Args {
     /// The gateway's administration socket (admin.socket in its configuration)
-    #[arg(long, value_name = "SOCKET", default_value = "/run/phoebus/gateway.sock")]
+    #[arg(long, value_name = "SOCKET", env = ENV_ADMIN, default_value = "/run/phoebus/gateway.sock")]
     gateway: PathBuf,
     /// Print JSON
     #[arg(long)]

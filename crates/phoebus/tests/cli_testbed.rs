@@ -237,14 +237,60 @@ fn the_counters_file_holds_the_last_report() {
 }
 
 #[test]
-fn a_gateway_that_dies_at_its_start_fails_the_testbed() {
+fn gateways_join_the_ends_in_both_directions() {
     let place = Place::new();
-    // A scenario without any, and a buffer that no gateway takes.
-    let scenario = place.0.path().join("two.toml");
+    // A server that answers in capitals in each end, then a session from each to the other, by path and by routes.
+    let script = r#"
+        for host in src dst; do
+            $PHOEBUS testbed exec $host -- python3 -c '
+import socket
+server = socket.create_server(("::", 7000), family=socket.AF_INET6, dualstack_ipv6=True)
+print("ready", flush=True)
+while True:
+    client, _ = server.accept()
+    client.sendall(client.recv(100).upper())
+    client.close()' >"$1/$host" &
+        done
+        until grep -q ready "$1/src" && grep -q ready "$1/dst"; do sleep 0.02; done
+        echo out | $PHOEBUS testbed exec src -- env PHOEBUS_PATH=pg1/5006,pg2/5006 $PHOEBUS connect dst:7000
+        echo back | $PHOEBUS testbed exec dst -- env PHOEBUS_PATH=pg2/5006,pg1/5006 $PHOEBUS connect src:7000
+        echo routed | $PHOEBUS testbed exec src -- env PHOEBUS_GW=pg1/5006 $PHOEBUS connect dst:7000
+        $PHOEBUS testbed exec src -- env PHOEBUS_GW=pg1/5006 $PHOEBUS connect pg2:22 </dev/null || echo refused $?
+        $PHOEBUS testbed exec pg2 -- $PHOEBUS status | grep -o "^gateway pg2"
+    "#;
+    let directory = place.0.path().to_str().unwrap();
+    let run = ["run", "--quiet", "--gateways", "--wan-cc", "reno", "--wan-send-buffer", "8MiB", "--wan-rtt", "10ms"];
+    let logs = place.0.path().join("logs");
+    let output = place.output(
+        &[&run[..], &["--gateway-logs", logs.to_str().unwrap(), "--", "sh", "-c", script, "sh", directory]].concat(),
+    );
+    assert_eq!(text(&output.stdout), "OUT\nBACK\nROUTED\nrefused 3\ngateway pg2\n", "{}", text(&output.stderr));
+    let log = fs::read_to_string(logs.join("pg1.log")).unwrap();
+    assert!(
+        log.contains("listening address=10.9.0.2:5006") && log.contains("listening address=[fd09::2]:5006"),
+        "{log}"
+    );
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+#[test]
+fn a_gateway_that_does_not_start_fails_the_testbed() {
+    let place = Place::new();
+    let scenario = place.0.path().join("one.toml");
     fs::write(&scenario, "host = [{ name = \"a\" }]").unwrap();
+    let run = ["run", "--quiet", "--gateways", "--scenario", scenario.to_str().unwrap(), "--", "true"];
     let none = "phoebus: gateways were asked for, but no [[host]] of the scenario says `gateway = true`";
-    let arguments = ["run", "--quiet", "--gateways", "--scenario", scenario.to_str().unwrap(), "--", "true"];
-    assert_eq!(place.fail(2, &arguments), none);
+    assert_eq!(place.fail(2, &run), none);
+    // A name that means nothing to a gateway, though a host may bear it.
+    fs::write(
+        &scenario,
+        "host = [{ name = \"direct\", gateway = true }, { name = \"b\", gateway = true }]\n\
+                          link = [{ name = \"l\", ends = [\"direct\", \"b\"] }]",
+    )
+    .unwrap();
+    let said = place.fail(125, &run);
+    assert!(said.starts_with("phoebus: the gateway on b ended at its start, exit status: 2; it said: "), "{said}");
+    assert!(said.contains("\"direct\" is no name for a peer"), "{said}");
     assert_eq!(place.left(), Vec::<String>::new());
 }
 
@@ -316,7 +362,8 @@ fn a_stale_testbed_is_told_and_cleared() {
         inhabitant
     };
     let mut inhabitant = kill_all();
-    assert_eq!(place.report()["stale"][0], "lost");
+    let others = &place.report()["others"];
+    assert_eq!((&others[0]["name"], &others[0]["state"]), (&"lost".into(), &"stale".into()));
     assert!(place.succeed(&["status"]).starts_with("testbed lost is stale: its owner died; "));
     assert_eq!(program(inhabitant.id()), "sleep");
     assert_eq!(place.succeed(&["down", "--name", "lost"]), "testbed lost is down\n");

@@ -10,9 +10,7 @@ use anyhow::Result;
 pub(crate) use args::TestbedArgs;
 use args::{Build, TestbedCommand};
 use phoebus_wan::model::{Direction, DirectionUpdate};
-use phoebus_wan::testbed::{
-    ENV_DIRECTORY, ENV_HOST, ENV_NAME, Error, Found, Order, Outcome, Remote, Report, Supervisor, supervise,
-};
+use phoebus_wan::testbed::{Error, Found, Order, Outcome, Remote, State, Supervisor, supervise};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -66,7 +64,7 @@ fn run_command(build: &Build, counters: Option<&Path>, quiet: bool, words: &[OsS
         print::conditions(supervisor.report(), build.json, &mut io::stderr());
     }
     let (mut command, program) = command(words);
-    identify(&mut command, &Remote::find(Some(&supervisor.report().name))?);
+    Remote::find(Some(&supervisor.report().name))?.identify(&mut command, None);
     let code = match phoebus_wan::testbed::run(&mut command, &supervisor) {
         Ok(Outcome::Ended(status)) => exit_code(status),
         Ok(Outcome::TestbedLost) => return Err(Error::Lost),
@@ -85,7 +83,7 @@ fn exec(name: Option<&str>, host: &str, words: &[OsString]) -> Result<ExitCode, 
     let entered = testbed.enter(host)?.enter_process();
     entered.map_err(|source| Error::System { what: format!("cannot enter host \"{host}\""), source })?;
     let (mut command, program) = command(words);
-    identify(command.env(ENV_HOST, host), &testbed);
+    testbed.identify(&mut command, Some(host));
     // Only a failure returns.
     Ok(not_started(program, &command.exec()))
 }
@@ -105,55 +103,44 @@ fn up(build: &Build) -> Result<(), Error> {
 }
 
 fn down(name: Option<&str>, all: bool, json: bool) -> Result<(), Error> {
-    let mut down = Vec::new();
-    if all {
-        for found in Found::all()? {
-            take_down(&found)?;
-            down.push(found.name);
-        }
+    let found = if all {
+        Found::all()?.into_iter().filter(|found| found.state != State::Private).collect()
     } else {
-        let stale = Found::all()?.into_iter().find(|found| found.stale && Some(found.name.as_str()) == name);
-        let found = match stale {
-            Some(found) => found,
-            None => Remote::find(name)?.found(),
-        };
-        take_down(&found)?;
-        down.push(found.name);
+        vec![find_stale(name)?.map_or_else(|| Remote::find(name).map(|testbed| testbed.found()), Ok)?]
+    };
+    for one in &found {
+        match one.state {
+            State::Stale => drop(one.clear()?),
+            State::Running | State::Private => Remote::at(one).down()?,
+        }
     }
-    print::down(&down, json);
+    print::down(&found, json);
     Ok(())
 }
 
-fn take_down(found: &Found) -> Result<(), Error> {
-    if found.stale { found.clear().map(drop) } else { Remote::at(found).down() }
+fn find_stale(name: Option<&str>) -> Result<Option<Found>, Error> {
+    Ok(Found::all()?.into_iter().find(|found| found.state == State::Stale && Some(&*found.name) == name))
 }
 
 fn status(name: Option<&str>, json: bool) -> Result<(), Error> {
     let found = match name {
-        Some(name) => {
-            let stale = Found::all()?.into_iter().find(|found| found.stale && found.name == name);
-            vec![stale.map_or_else(|| Remote::find(Some(name)).map(|testbed| testbed.found()), Ok)?]
-        }
+        Some(_) => vec![find_stale(name)?.map_or_else(|| Remote::find(name).map(|testbed| testbed.found()), Ok)?],
         None => Found::all()?,
     };
-    let mut reports: Vec<Report> = Vec::new();
-    let mut stale = Vec::new();
-    for found in found {
-        if found.stale {
-            stale.push(found.name);
-            continue;
-        }
+    let (running, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.state == State::Running);
+    let mut reports = Vec::new();
+    for found in running {
         match Remote::at(&found).report() {
             Ok(report) => reports.push(report),
-            // It may just have ended.
-            Err(error) => match Found::all()?.into_iter().find(|later| later.name == found.name) {
-                Some(later) if later.stale => stale.push(later.name),
-                Some(_) => return Err(error),
-                None => {}
-            },
+            // It may just have ended; if it has not, something is wrong.
+            Err(error) => {
+                if Found::all()?.contains(&found) {
+                    return Err(error);
+                }
+            }
         }
     }
-    print::status(&reports, &stale, json);
+    print::status(&reports, &others, json);
     Ok(())
 }
 
@@ -191,14 +178,6 @@ fn update(settings: &[String]) -> Result<DirectionUpdate, String> {
         }
     }
     Ok(update)
-}
-
-/// Lets `phoebus testbed` inside the command find the testbed.
-fn identify(command: &mut Command, testbed: &Remote) {
-    command.env(ENV_NAME, testbed.name());
-    if let Some(base) = testbed.directory().parent() {
-        command.env(ENV_DIRECTORY, base);
-    }
 }
 
 /// As shells have it.

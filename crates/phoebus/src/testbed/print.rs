@@ -1,7 +1,7 @@
 //! What `phoebus testbed` prints: text for people, JSON for programs.
 
 use phoebus_wan::model::LinkCounters;
-use phoebus_wan::testbed::{Error, LinkReport, Report};
+use phoebus_wan::testbed::{Error, Found, LinkReport, Report, State};
 use serde::Serialize;
 use serde_json::json;
 use std::io::Write;
@@ -29,13 +29,14 @@ pub(super) fn save(report: &Report, file: &Path) -> Result<(), Error> {
 }
 
 /// Which testbeds were taken down.
-pub(super) fn down(names: &[String], json: bool) {
+pub(super) fn down(found: &[Found], json: bool) {
     if json {
+        let names: Vec<_> = found.iter().map(|found| &found.name).collect();
         say(&json!({ "down": names }).to_string());
-    } else if names.is_empty() {
+    } else if found.is_empty() {
         say("no testbed was running");
     } else {
-        names.iter().for_each(|name| say(&format!("testbed {name} is down")));
+        found.iter().for_each(|found| say(&format!("testbed {} is down", found.name)));
     }
 }
 
@@ -43,26 +44,29 @@ pub(super) fn down(names: &[String], json: bool) {
 #[derive(Serialize)]
 struct Status<'a> {
     running: &'a [Report],
-    stale: &'a [String],
+    others: &'a [Found],
 }
 
-/// Running testbeds with their counters, and what dead ones left.
-pub(super) fn status(reports: &[Report], stale: &[String], json: bool) {
+/// Running testbeds with their counters, and those that answer nobody.
+pub(super) fn status(running: &[Report], others: &[Found], json: bool) {
     if json {
-        let found = Status { running: reports, stale };
-        return say(&serde_json::to_string_pretty(&found).unwrap_or_default());
+        let status = Status { running, others };
+        return say(&serde_json::to_string_pretty(&status).unwrap_or_default());
     }
-    if reports.is_empty() && stale.is_empty() {
+    if running.is_empty() && others.is_empty() {
         say("no testbed is running");
     }
-    for report in reports {
+    for report in running {
         say(report.to_string().trim_end());
         report.links.iter().for_each(|link| say(&link_counters(link)));
     }
-    for name in stale {
-        say(&format!(
-            "testbed {name} is stale: its owner died; `phoebus testbed down --name {name}` removes what is left"
-        ));
+    for Found { name, state, .. } in others {
+        say(&match state {
+            State::Stale => format!(
+                "testbed {name} is stale: its owner died; `phoebus testbed down --name {name}` removes what is left"
+            ),
+            State::Private | State::Running => format!("testbed {name} is private to the process that built it"),
+        });
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::namespace::Namespaces;
 use super::report::Report;
-use super::{Error, Found};
+use super::{Error, Found, State, state};
 use crate::model::{Direction, DirectionUpdate};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -18,6 +18,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// What somebody asks of a testbed.
@@ -83,7 +84,7 @@ impl Remote {
     /// that is running.
     pub fn find(name: Option<&str>) -> Result<Self, Error> {
         let inside = std::env::var(super::ENV_NAME).ok().filter(|name| !name.is_empty());
-        let running: Vec<_> = Found::all()?.into_iter().filter(|found| !found.stale).collect();
+        let running: Vec<_> = Found::all()?.into_iter().filter(|found| found.state == State::Running).collect();
         let found = match name.or(inside.as_deref()) {
             Some(name) => running.iter().find(|found| found.name == name).ok_or_else(|| Error::NotRunning {
                 name: Some(name.into()),
@@ -105,7 +106,7 @@ impl Remote {
 
     /// Where it is found.
     pub fn found(&self) -> Found {
-        Found { name: self.name.clone(), path: self.directory().to_owned(), stale: false }
+        Found { name: self.name.clone(), path: self.directory().to_owned(), state: State::Running }
     }
 
     /// Its name.
@@ -116,6 +117,11 @@ impl Remote {
     /// Its state directory.
     pub fn directory(&self) -> &Path {
         self.socket.parent().unwrap_or(&self.socket)
+    }
+
+    /// Puts into a command's environment which testbed it belongs to, and which host it runs in, if any.
+    pub fn identify(&self, command: &mut Command, host: Option<&str>) {
+        state::identify(command, self.directory(), host);
     }
 
     /// Its conditions, links and counters, as they are now.

@@ -5,12 +5,12 @@
 //! gateway nearest its destination.
 
 use super::route::{self, addresses};
-use super::{Error, GatewayReport, Scenario, Testbed};
+use super::{Error, GatewayReport, Scenario, Testbed, state};
 use phoebus_proto::endpoint::DEFAULT_PORT;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ impl Testbed {
         let mut gateways = Gateways::default();
         for (index, host) in scenario.hosts.iter().enumerate().filter(|(_, host)| host.gateway) {
             let name = &host.name;
-            let admin = self.directory().join(format!("{name}.socket"));
+            let admin = state::admin_socket(self.directory(), name);
             let text = configuration(scenario, index, self.addresses(name)?, &admin, options);
             let config = self.state.write(&format!("{name}.toml"), &text)?;
             let log = logs.join(format!("{name}.log"));
@@ -119,23 +119,17 @@ impl Gateway {
 
     fn await_listening(&mut self, testbed: &Testbed) -> Result<(), Error> {
         let deadline = Instant::now() + START_TIME;
-        for &address in testbed.addresses(&self.host)? {
-            let address = SocketAddr::new(address, DEFAULT_PORT);
-            let accepts = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
-            while !testbed.run_in(&self.host, accepts)? {
-                let failed = |what: String| Error::Gateway { host: self.host.clone(), what };
-                if let Ok(Some(status)) = self.child.try_wait() {
-                    return Err(failed(format!("ended at its start, {status}{}", self.last_words())));
-                }
-                if Instant::now() > deadline {
-                    let waited = START_TIME.as_secs();
-                    return Err(failed(format!(
-                        "does not accept connections on {address} after {waited} s{}",
-                        self.last_words()
-                    )));
-                }
-                std::thread::sleep(Duration::from_millis(10));
+        // Looked up rather than tried: the gateway would count an attempt as a failed handshake.
+        while testbed.run_in(&self.host, listeners)? < testbed.addresses(&self.host)?.len() {
+            let failed = |what: String| Error::Gateway { host: self.host.clone(), what };
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(failed(format!("ended at its start, {status}{}", self.last_words())));
             }
+            if Instant::now() > deadline {
+                let waited = START_TIME.as_secs();
+                return Err(failed(format!("accepts no connections after {waited} s{}", self.last_words())));
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
     }
@@ -152,14 +146,21 @@ impl Gateway {
     }
 }
 
+/// How many sockets listen on the session port in the calling thread's network namespace (`proc_pid_net(5)`).
+fn listeners() -> usize {
+    let port = format!(":{DEFAULT_PORT:04X}");
+    let listens = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        // Local address, remote address, state; 0A is LISTEN.
+        fields.next().is_some_and(|local| local.ends_with(&port)) && fields.nth(1) == Some("0A")
+    };
+    let tables =
+        ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default());
+    tables.iter().flat_map(|table| table.lines()).filter(|line| listens(line)).count()
+}
+
 /// The configuration of the gateway on the host at `own`.
-fn configuration(
-    scenario: &Scenario,
-    own: usize,
-    listen: &[std::net::IpAddr],
-    admin: &Path,
-    options: &GatewayOptions,
-) -> String {
+fn configuration(scenario: &Scenario, own: usize, listen: &[IpAddr], admin: &Path, options: &GatewayOptions) -> String {
     let hosts = || scenario.hosts.iter().enumerate();
     let peers: Vec<_> = hosts().filter(|(index, host)| host.gateway && *index != own).collect();
     let ends: Vec<_> = hosts().filter(|(_, host)| !host.gateway).collect();

@@ -65,7 +65,7 @@ pub use report::{GatewayReport, HostReport, LinkReport, Report};
 pub use run::{Outcome, run};
 pub use sc09::Sc09;
 pub use scenario::{HostSpec, LinkSpec, Scenario};
-pub use state::{ENV_DIRECTORY, ENV_HOST, ENV_NAME, Found};
+pub use state::{ENV_ADMIN, ENV_DIRECTORY, ENV_HOST, ENV_NAME, Found, State};
 pub use supervisor::{Order, Supervisor, supervise};
 
 use crate::live::Tun;
@@ -168,18 +168,9 @@ impl Testbed {
     pub fn exec(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, Error> {
         let mut command = Command::new(program);
         let host = self.host(host)?;
-        self.identify(&mut command);
-        command.env(ENV_HOST, &host.name);
+        state::identify(&mut command, self.directory(), Some(&host.name));
         host.namespaces.enter_on_spawn(&mut command);
         Ok(command)
-    }
-
-    /// Puts the testbed's identity into a command's environment, so that `phoebus testbed exec` in it finds this testbed.
-    pub fn identify(&self, command: &mut Command) {
-        command.env(ENV_NAME, self.name());
-        if let Some(base) = self.directory().parent() {
-            command.env(ENV_DIRECTORY, base);
-        }
     }
 
     /// Runs `work` on a new thread inside `host` and returns what it returns. Sockets that it opens belong to the host for

@@ -4,7 +4,7 @@
 //! lock on the file `lock` that the kernel lets go of when the owner and its sentinel are dead; a directory whose lock is
 //! free is stale, and the next testbed of that name takes its place.
 
-use super::{Error, leftovers};
+use super::{Error, control, leftovers};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,6 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub const ENV_NAME: &str = "PHOEBUS_TESTBED";
 /// Names the host that a command runs in.
 pub const ENV_HOST: &str = "PHOEBUS_TESTBED_HOST";
+/// Names the administration socket of the gateway in the host that a command runs in; `phoebus status` asks there.
+pub const ENV_ADMIN: &str = "PHOEBUS_ADMIN_SOCKET";
 /// The directory that testbeds' state directories are in, should it not be the usual one.
 pub const ENV_DIRECTORY: &str = "PHOEBUS_TESTBED_DIR";
 
@@ -38,8 +41,20 @@ pub struct Found {
     pub name: String,
     /// Its state directory.
     pub path: PathBuf,
-    /// Whether its owner is dead; what is left of it goes with [`Found::clear`].
-    pub stale: bool,
+    /// What can be done with it.
+    pub state: State,
+}
+
+/// What others can do with a testbed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Its owner answers requests ([`super::Remote`]).
+    Running,
+    /// Its owner uses it for itself, as tests and benchmarks do.
+    Private,
+    /// Its owner is dead; what is left goes with [`Found::clear`].
+    Stale,
 }
 
 /// What the owner writes down for whoever has to clean up after it.
@@ -58,7 +73,7 @@ impl StateDir {
     pub(super) fn create(name: Option<&str>) -> Result<Self, Error> {
         let base = base_for_writing()?;
         // What could not be cleared is no reason not to build another.
-        Found::all()?.iter().filter(|found| found.stale).for_each(|found| drop(found.clear()));
+        Found::all()?.iter().filter(|found| found.state == State::Stale).for_each(|found| drop(found.clear()));
         if let Some(name) = name {
             if !super::scenario::is_label(name, 32) {
                 return Err(Error::Name(name.into()));
@@ -154,8 +169,8 @@ impl Found {
             .filter(|name| super::scenario::is_label(name, 32))
             .filter_map(|name| {
                 let path = base.join(&name);
-                let stale = is_stale(&path)?;
-                Some(Self { name, path, stale })
+                let state = state(&path)?;
+                Some(Self { name, path, state })
             })
             .collect();
         found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -169,10 +184,15 @@ impl Found {
     }
 }
 
-/// Whether the owner of the state directory `path` is dead; none if there is no such directory (any more).
-fn is_stale(path: &Path) -> Option<bool> {
+/// The state of the testbed in the directory `path`; none if there is no such directory (any more).
+fn state(path: &Path) -> Option<State> {
     let lock = File::open(path.join("lock")).ok()?;
-    Some(flock(&lock, FlockOperation::NonBlockingLockShared).is_ok())
+    let dead = flock(&lock, FlockOperation::NonBlockingLockShared).is_ok();
+    Some(match control::socket(path).exists() {
+        _ if dead => State::Stale,
+        true => State::Running,
+        false => State::Private,
+    })
 }
 
 /// Removes the state directory `path` of the testbed `name` if its owner is dead. Returns false if it lives.
@@ -232,4 +252,23 @@ fn base_for_writing() -> Result<PathBuf, Error> {
         return Err(Error::state(base)(io::Error::new(io::ErrorKind::PermissionDenied, expected)));
     }
     Ok(base)
+}
+
+/// Puts into a command's environment where it is: the state directory `directory`, and the host that it is in.
+pub(super) fn identify(command: &mut Command, directory: &Path, host: Option<&str>) {
+    if let (Some(name), Some(base)) = (directory.file_name(), directory.parent()) {
+        command.env(ENV_NAME, name).env(ENV_DIRECTORY, base);
+    }
+    if let Some(host) = host {
+        command.env(ENV_HOST, host);
+        let admin = admin_socket(directory, host);
+        if admin.exists() {
+            command.env(ENV_ADMIN, admin);
+        }
+    }
+}
+
+/// The administration socket of the gateway on `host`.
+pub(super) fn admin_socket(directory: &Path, host: &str) -> PathBuf {
+    directory.join(format!("{host}.socket"))
 }
