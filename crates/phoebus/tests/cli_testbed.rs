@@ -218,6 +218,22 @@ fn testbeds_stay_until_they_are_taken_down() {
 }
 
 #[test]
+fn a_testbed_that_stays_holds_nothing_of_its_starter() {
+    let place = Place::new();
+    let mut shell = Command::new("sh");
+    // Both the supervisor and the sentinel could inherit the pipe.
+    shell.args(["-c", "exec 9>&1; exec \"$0\" testbed up --name stays >/dev/null", PHOEBUS]);
+    let mut shell = shell.env("PHOEBUS_TESTBED_DIR", place.testbeds()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut pipe = shell.stdout.take().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(std::io::copy(&mut pipe, &mut std::io::sink()).is_ok()));
+    let ended = told.recv_timeout(PATIENCE);
+    assert!(shell.wait().unwrap().success());
+    place.succeed(&["down"]);
+    assert_eq!(ended, Ok(true), "somebody still holds the pipe");
+}
+
+#[test]
 fn the_counters_file_holds_the_last_report() {
     let place = Place::new();
     let file = place.0.path().join("counters.json");

@@ -38,6 +38,7 @@
 
 mod conditions;
 mod control;
+mod descriptors;
 mod error;
 mod file;
 mod gateways;
@@ -94,8 +95,8 @@ impl Testbed {
     ///
     /// # Errors
     ///
-    /// [`Error::Scenario`] for one that cannot be built, [`Error::System`] if the machine refuses, most often for want of
-    /// root.
+    /// [`Error::Scenario`] for one that cannot be built, [`Error::NotPermitted`] without root, [`Error::System`] for anything
+    /// else that the machine refuses.
     pub fn up(scenario: &Scenario) -> Result<Self, Error> {
         Self::build(None, scenario)
     }
@@ -107,6 +108,7 @@ impl Testbed {
 
     fn build(name: Option<&str>, scenario: &Scenario) -> Result<Self, Error> {
         scenario.check()?;
+        namespace::check_privileges()?;
         let ipv6 = Path::new("/proc/sys/net/ipv6").exists();
         let state = StateDir::create(name)?;
         match Self::furnish(&state, scenario, ipv6) {

@@ -106,19 +106,21 @@ impl Namespaces {
     }
 }
 
+/// Whether this process may build testbeds; if not, what it lacks.
+pub(super) fn check_privileges() -> Result<(), Error> {
+    check_tun()?;
+    if may_administer() {
+        return Ok(());
+    }
+    let lacking =
+        "a testbed needs root, or a user namespace as `unshare -Ur` makes it, for CAP_SYS_ADMIN and CAP_NET_ADMIN";
+    Err(Error::NotPermitted(lacking.into()))
+}
+
 /// Makes sure that this process may build testbeds: root stays what it is; anybody else becomes root in a user namespace,
 /// where the machine allows that. To be called before the process starts a second thread.
 pub fn gain_privileges() -> Result<(), Error> {
-    let tun = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
-    if let Err(error) = tun {
-        return Err(Error::NotPermitted(match error.kind() {
-            io::ErrorKind::NotFound => "/dev/net/tun does not exist; load the module with `modprobe tun`".into(),
-            io::ErrorKind::PermissionDenied => {
-                "/dev/net/tun is not open to this user; a testbed needs root, or `chmod 666 /dev/net/tun`".into()
-            }
-            _ => format!("/dev/net/tun: {error}"),
-        }));
-    }
+    check_tun()?;
     if may_administer() {
         return Ok(());
     }
@@ -135,6 +137,17 @@ pub fn gain_privileges() -> Result<(), Error> {
     write("/proc/self/setgroups", "deny".into())?;
     write("/proc/self/uid_map", format!("0 {uid} 1"))?;
     write("/proc/self/gid_map", format!("0 {gid} 1"))
+}
+
+fn check_tun() -> Result<(), Error> {
+    let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun") else { return Ok(()) };
+    Err(Error::NotPermitted(match error.kind() {
+        io::ErrorKind::NotFound => "/dev/net/tun does not exist; load the module with `modprobe tun`".into(),
+        io::ErrorKind::PermissionDenied => {
+            "/dev/net/tun is not open to this user; a testbed needs root, or `chmod 666 /dev/net/tun`".into()
+        }
+        _ => format!("/dev/net/tun: {error}"),
+    }))
 }
 
 /// Whether this process may make network and mount namespaces.

@@ -6,9 +6,9 @@
 //! process with many threads may do next to nothing.
 #![allow(unsafe_code, reason = "namespaces, and what a child does between fork and exec")]
 
-use super::Error;
 use super::namespace::Namespaces;
 use super::state::StateDir;
+use super::{Error, descriptors};
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::io::Write;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -33,6 +33,7 @@ impl Sentinel {
         let detach = move || {
             // A session of its own, out of reach of a signal to the owner's process group.
             rustix::process::setsid()?;
+            descriptors::close_on_exec()?;
             for &fd in &inherited {
                 // SAFETY: the descriptors belong to the testbed that is starting this process and are open across the fork.
                 fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty())?;

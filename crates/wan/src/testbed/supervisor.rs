@@ -109,8 +109,10 @@ fn next(notices: &mut BufReader<ChildStdout>) -> io::Result<Notice> {
     Ok(serde_json::from_str(&line)?)
 }
 
-/// Is a supervisor: the whole work of the process that [`Supervisor::start`] starts, which must not have a second thread yet.
+/// Is a supervisor: the whole work of the process that [`Supervisor::start`] starts, which must not have a second thread yet,
+/// nor have opened anything.
 pub fn supervise() -> Result<(), Error> {
+    super::descriptors::close_inherited();
     // Out of reach of the terminal's signals, which are for the command.
     let _ = rustix::process::setsid();
     let mut line = String::new();
