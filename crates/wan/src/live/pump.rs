@@ -21,6 +21,10 @@ const BATCH: usize = 8;
 /// a link without a rate, or with a huge queue, gets there; the kernel then drops what exceeds the device's queue.
 const HELD_BYTES_MAX: u64 = 1 << 30;
 
+/// The pause after the system has refused to wait for packets, for want of memory, say: a thread that runs before all others
+/// must not try again at once.
+const RETRY: Duration = Duration::from_millis(10);
+
 /// Moves packets until the link stops.
 pub(super) fn run(shared: &Shared) {
     // Releases are to be on time: the default slack of 50 µs would make every one of them late by as much.
@@ -105,7 +109,10 @@ impl Pump<'_> {
                 self.latency.observe(shared.now().saturating_sub(due.unwrap_or_default()));
             }
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => tracing::error!(%error, "a link cannot wait for packets"),
+            Err(error) => {
+                tracing::error!(%error, "a link cannot wait for packets");
+                std::thread::sleep(RETRY);
+            }
         }
         if !fds[2].revents().is_empty() {
             let mut count = [0; 8];

@@ -142,7 +142,7 @@ impl<P: Packet> OneWay<P> {
         }
     }
 
-    /// Loses everything, what is under way included, until [`Self::heal`].
+    /// Loses everything until [`Self::heal`], what is under way included, and what has arrived but was not polled.
     pub fn cut(&mut self, now: Duration) {
         self.advance(now);
         self.cut = true;
