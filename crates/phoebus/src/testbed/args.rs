@@ -12,8 +12,9 @@ use std::path::PathBuf;
 /// Hosts and an emulated WAN between them, on this machine.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: run and exec exit as their command does, with 128 plus the signal's number if one ended it; 125 the testbed
-failed; 126 the command cannot be executed; 127 it was not found. The others: 0 done; 1 failed. 2 wrong options or scenario.
+Exit codes: run and exec exit as their command does, with 128 plus the number of the signal that
+ended it; 125 the testbed failed; 126 the command cannot be executed; 127 it was not found. The
+others: 0 done; 1 failed. 2 wrong options or scenario.
 
 Examples:
   phoebus testbed run --wan-rtt 100ms -- sh -c 'phoebus testbed exec src -- ping -c 3 dst'
