@@ -48,7 +48,7 @@ fn in_mid_stream() {
             assert_reset(&mut destination, "destination");
             wait_until(|| stopped.load(Ordering::Acquire), || "the client's writes go on".into());
         });
-        assert!(matches!(client.take_error().unwrap(), None), "the writer has met the error already");
+        assert!(client.take_error().unwrap().is_none(), "the writer has met the error already");
     });
 }
 
@@ -95,8 +95,8 @@ fn half_closed_by_the_destination() {
 
 /// Whether a write meets the reset.
 fn failed(stream: &mut TcpStream) -> bool {
-    match stream.write(b"x") {
-        Ok(_) => false,
+    match stream.write_all(b"x") {
+        Ok(()) => false,
         Err(error) => {
             assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
             true
