@@ -111,7 +111,7 @@ fn find_program(name: &OsStr) -> Result<PathBuf> {
 }
 
 /// The shim: where the user says, or beside this program, or where a package puts it.
-fn find_library() -> Result<Library> {
+pub(crate) fn find_library() -> Result<Library> {
     let fail = |why: String| Exit::with(exit::PREPARE, why);
     if let Some(file) = std::env::var_os(LIBRARY_VARIABLE).filter(|file| !file.is_empty()) {
         let file = std::path::absolute(&file).unwrap_or_else(|_| file.into());

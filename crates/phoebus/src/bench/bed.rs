@@ -1,11 +1,14 @@
 //! The path of the experiments over a WAN (S30): `src` – `pg1` – `pg2` – `dst`, with all that is compared in the middle hosts
 //! at once: HAProxy, socat and Phoebus. Whoever is not asked sleeps, so rows can take turns within one bed.
 
-use super::gateway::{self, Gateway};
+use super::gateway;
 use super::haproxy;
 use super::process::Background;
-use anyhow::{Context, anyhow};
-use phoebus_wan::testbed::{Sc09, Testbed};
+use crate::run::find_library;
+use anyhow::{Context, anyhow, bail};
+use phoebus_proto::endpoint::DEFAULT_PORT;
+use phoebus_wan::testbed::{GatewayOptions, Gateways, Sc09, Testbed};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
@@ -36,7 +39,7 @@ pub(crate) enum Service {
 
 /// A running path. Dropping it takes everything down.
 pub(crate) struct Bed {
-    gateways: Vec<Background>,
+    gateways: Option<Gateways>,
     relays: Vec<Background>,
     servers: Vec<Background>,
     gateway_cc: String,
@@ -44,8 +47,6 @@ pub(crate) struct Bed {
     pub(crate) testbed: Testbed,
 }
 
-/// Where gateways listen.
-const GATEWAY_PORT: u16 = 5006;
 /// Above the port of a service, where HAProxy and socat listen for it.
 const HAPROXY_OFFSET: u16 = 2000;
 const SOCAT_OFFSET: u16 = 3000;
@@ -66,7 +67,7 @@ impl Bed {
         let gateway_cc =
             settings.gateway_cc.clone().ok_or_else(|| anyhow!("the gateways' congestion control is not set"))?;
         let testbed = Testbed::up(&settings.scenario())?;
-        let mut bed = Self { gateways: Vec::new(), relays: Vec::new(), servers: Vec::new(), gateway_cc, testbed };
+        let mut bed = Self { gateways: None, relays: Vec::new(), servers: Vec::new(), gateway_cc, testbed };
         bed.start_relays(services)?;
         Ok(bed)
     }
@@ -74,7 +75,7 @@ impl Bed {
     /// The path without anything in the middle hosts: for rows that go direct.
     pub(crate) fn bare(settings: &Sc09) -> anyhow::Result<Self> {
         let testbed = Testbed::up(&settings.scenario())?;
-        Ok(Self { gateways: Vec::new(), relays: Vec::new(), servers: Vec::new(), gateway_cc: String::new(), testbed })
+        Ok(Self { gateways: None, relays: Vec::new(), servers: Vec::new(), gateway_cc: String::new(), testbed })
     }
 
     /// A command that will run in `host`.
@@ -117,11 +118,12 @@ impl Bed {
         if way != Way::Phoebus {
             return Ok(());
         }
-        if self.gateways.is_empty() {
+        if self.gateways.is_none() {
             self.restart_gateways()?;
         }
-        let path = format!("{}/{GATEWAY_PORT},{}/{GATEWAY_PORT}", self.address("pg1")?, self.address("pg2")?);
-        command.env("LD_PRELOAD", gateway::preload_library()?).env("PHOEBUS_PATH", path);
+        // By address, as all other rows: no row looks up a name within its time.
+        command.env("LD_PRELOAD", find_library()?.file);
+        command.env("PHOEBUS_PATH", format!("{}/{DEFAULT_PORT},pg2/{DEFAULT_PORT}", self.address("pg1")?));
         if let Some(cc) = cc {
             command.env("PHOEBUS_CC", cc);
         }
@@ -130,22 +132,26 @@ impl Bed {
 
     /// Starts both gateways anew: without a connection that has carried anything.
     pub(crate) fn restart_gateways(&mut self) -> anyhow::Result<()> {
-        self.gateways.clear();
-        let [pg1, pg2] = ["pg1", "pg2"].map(|host| self.address(host));
-        let [pg1, pg2] = [pg1?, pg2?].map(|address| SocketAddr::new(address, GATEWAY_PORT));
-        // The second first, so that the first finds it when it fills its pool.
-        for (name, listen, peer) in [("pg2", pg2, ("pg1", pg1)), ("pg1", pg1, ("pg2", pg2))] {
-            let gateway = Gateway { name, listen, peer: Some(peer), congestion_control: &self.gateway_cc, more: "" };
-            let command = self.testbed.exec(name, gateway::program())?;
-            self.gateways.push(gateway.start(command, self.testbed.directory())?);
-        }
+        self.gateways = None;
+        let profile = BTreeMap::from([("congestion_control".to_owned(), self.gateway_cc.clone())]);
+        let options = GatewayOptions {
+            program: gateway::program(),
+            wan: profile.clone(),
+            lan: profile,
+            ..GatewayOptions::default()
+        };
+        self.gateways = Some(self.testbed.start_gateways(&options)?);
         Ok(())
     }
 
     /// That everything in the middle still runs.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
-        let mut all = self.gateways.iter_mut().chain(&mut self.relays).chain(&mut self.servers);
-        all.try_for_each(Background::check)
+        for gateway in self.gateways.iter_mut().flat_map(Gateways::report) {
+            if let Some(how) = gateway.ended {
+                bail!("the gateway on {} ended: {how}", gateway.host);
+            }
+        }
+        self.relays.iter_mut().chain(&mut self.servers).try_for_each(Background::check)
     }
 
     fn start_relays(&mut self, services: &[Service]) -> anyhow::Result<()> {

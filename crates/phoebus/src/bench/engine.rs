@@ -4,7 +4,8 @@
 use super::conditions;
 use super::report::Report;
 use super::results::{Failure, Part, Reading, Results, Store};
-use anyhow::{Context, bail};
+use crate::exit::Exit;
+use anyhow::Context;
 use std::time::{Duration, Instant};
 
 /// A comparison of rows (what is compared) under points (the circumstances).
@@ -125,7 +126,7 @@ fn todo<E: Experiment>(experiment: &E, rows: &[Label], runs: u32, results: &Resu
 fn chosen(rows: Vec<Label>, only: &[String]) -> anyhow::Result<Vec<Label>> {
     let known = || rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>().join(", ");
     if let Some(odd) = only.iter().find(|wanted| rows.iter().all(|row| row.id != **wanted)) {
-        bail!("--only {odd}: there is no such row; expected some of {}", known());
+        return Err(Exit::usage(format!("--only {odd}: there is no such row; expected some of {}", known())));
     }
     Ok(rows.into_iter().filter(|row| only.is_empty() || only.contains(&row.id)).collect())
 }
@@ -209,6 +210,7 @@ fn spoken(time: Duration) -> String {
 mod tests {
     use super::super::results::Metric;
     use super::*;
+    use anyhow::bail;
     use std::cell::RefCell;
 
     const ORDER: Metric = Metric { name: "order", unit: "1" };

@@ -1,7 +1,7 @@
-//! Gateways for experiments: `phoebus gateway`, the program that users run, with a configuration file.
+//! Gateways on loopback: `phoebus gateway`, the program that users run. Those on a WAN are started by its testbed.
 
 use super::process::Background;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -55,14 +55,4 @@ impl Gateway<'_> {
 pub(crate) fn program() -> PathBuf {
     // The file may have been replaced since; the link still leads to what runs.
     PathBuf::from("/proc/self/exe")
-}
-
-/// The preload library that was built with this program.
-pub(crate) fn preload_library() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().context("cannot tell where this program lies")?;
-    let library = program.with_file_name("libphoebus_preload.so");
-    if !library.exists() {
-        bail!("{} does not exist; `make build` makes it beside the program", library.display());
-    }
-    Ok(library)
 }

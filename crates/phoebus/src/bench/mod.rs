@@ -11,6 +11,7 @@
 
 mod bed;
 mod conditions;
+mod emulator;
 mod engine;
 mod gateway;
 mod haproxy;
@@ -31,7 +32,9 @@ mod wan;
 use clap::{Args, Subcommand};
 use engine::{Experiment, Options};
 use phoebus_wan::testbed::gain_privileges;
-use results::Store;
+use report::Report;
+use results::{Results, Store};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -52,6 +55,8 @@ enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// One gateway on loopback beside HAProxy: processor time, sessions a second, memory.
     Relay(relay::RelayArgs),
+    /// The emulated links against their own settings.
+    Emulator(emulator::EmulatorArgs),
     /// The programs that experiments run.
     #[command(subcommand, hide = true)]
     Peer(peer::PeerCommand),
@@ -102,23 +107,33 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Short(args) => measure(&short::Short::new(&args), &args.common),
         BenchCommand::Latency(args) => measure(&latency::Latency::new(&args, args.common.runs()), &args.common),
         BenchCommand::Relay(args) => measure(&relay::Relay::new(&args), &args.common),
+        BenchCommand::Emulator(args) => {
+            let store = prepare("emulator", &args.common)?;
+            let (results, report) = emulator::run(&args, &store)?;
+            publish(&results, &report, &store, &args.common)
+        }
         BenchCommand::Peer(command) => peer::run(command).map(|()| ExitCode::SUCCESS),
     }
 }
 
 /// Runs `experiment`, saves and prints what it gave. Fails if something could not be measured, after all else was.
 fn measure<E: Experiment>(experiment: &E, common: &Common) -> anyhow::Result<ExitCode> {
-    gain_privileges()?;
-    let store = Store::new(&common.out, experiment.name())?;
+    let store = prepare(experiment.name(), common)?;
     let options = Options { runs: common.runs(), only: common.only.clone(), resume: common.resume };
     let results = engine::run(experiment, &options, &store)?;
-    let report = experiment.report(&results);
-    report.save(&results, &store)?;
-    if common.json {
-        println!("{}", serde_json::to_string_pretty(&results)?);
-    } else {
-        println!("{}", report.to_markdown(&results));
-    }
+    publish(&results, &experiment.report(&results), &store, common)
+}
+
+fn prepare(experiment: &str, common: &Common) -> anyhow::Result<Store> {
+    gain_privileges()?;
+    Store::new(&common.out, experiment)
+}
+
+fn publish(results: &Results, report: &Report, store: &Store, common: &Common) -> anyhow::Result<ExitCode> {
+    report.save(results, store)?;
+    let text = if common.json { serde_json::to_string_pretty(results)? } else { report.to_markdown(results) };
+    // Whoever does not read on has what is in the files.
+    let _ = writeln!(std::io::stdout(), "{text}");
     eprintln!("Values and drawings are in {}.", common.out.display());
     Ok(if results.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

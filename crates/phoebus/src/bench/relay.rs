@@ -187,7 +187,8 @@ impl Relay {
         thread::sleep(SETTLE);
         let after = (memory()?, process::kernel_memory()?);
         drop(load);
-        let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / 1024.0 / held.sessions as f64;
+        // The kernel's is the whole machine's, and may well shrink meanwhile.
+        let each = |before: u64, after: u64| (after as f64 - before as f64) / 1024.0 / held.sessions as f64;
         let mut readings = vec![(KERNEL, each(before.1, after.1))];
         if !relays.is_empty() {
             readings.push((MEMORY, each(before.0, after.0)));

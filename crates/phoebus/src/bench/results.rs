@@ -115,6 +115,11 @@ impl Results {
         self.failures.iter().filter(|f| f.point == point && f.row == row).count()
     }
 
+    /// Whether this was measured at all, with or without success.
+    pub(crate) fn tried(&self, point: &str, row: &str) -> bool {
+        self.failed(point, row) > 0 || self.samples.iter().any(|s| s.point == point && s.row == row)
+    }
+
     /// The cell of a table: the median with `spread`, and what failed.
     pub(crate) fn cell(&self, point: &str, row: &str, metric: Metric, spread: fn(&Summary) -> String) -> String {
         let value = self.summary(point, row, metric).as_ref().map(spread);
