@@ -208,11 +208,11 @@ fn configuration(scenario: &Scenario, own: usize, listen: &[IpAddr], admin: &Pat
     toml::to_string(&file).unwrap_or_default()
 }
 
-/// The gateway with the least delay to the host at `to`.
+/// The gateway with the least delay to the host at `to`, among equals the one that the fewest links part from it.
 fn nearest_gateway(scenario: &Scenario, to: usize) -> Option<usize> {
-    let delays = route::delays(scenario, to);
+    let distances = route::distances(scenario, to);
     let gateways = scenario.hosts.iter().enumerate().filter(|(_, host)| host.gateway);
-    gateways.filter_map(|(index, _)| Some((delays[index]?, index))).min().map(|(_, index)| index)
+    gateways.filter_map(|(index, _)| Some((distances[index]?, index))).min().map(|(_, index)| index)
 }
 
 #[derive(Serialize)]
@@ -258,12 +258,18 @@ struct Allow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::LinkConfig;
 
     #[test]
     fn each_end_is_reached_by_the_gateway_next_to_it() {
-        let scenario = Scenario::sc09();
-        let nearest = |name| nearest_gateway(&scenario, scenario.host(name).unwrap());
-        assert_eq!((nearest("src"), nearest("dst")), (scenario.host("pg1"), scenario.host("pg2")));
+        let mut scenario = Scenario::sc09();
+        for without_delay in [false, true] {
+            if without_delay {
+                scenario.links.iter_mut().for_each(|link| link.config = LinkConfig::default());
+            }
+            let nearest = |name| nearest_gateway(&scenario, scenario.host(name).unwrap());
+            assert_eq!((nearest("src"), nearest("dst")), (scenario.host("pg1"), scenario.host("pg2")));
+        }
     }
 
     #[test]

@@ -17,9 +17,9 @@ pub(super) fn first_links(scenario: &Scenario, from: usize) -> Vec<Option<usize>
     paths(scenario, from).into_iter().map(|path| path.and_then(|path| path.first)).collect()
 }
 
-/// How long a packet takes from the host at `from` to each host, apart from what it waits.
-pub(super) fn delays(scenario: &Scenario, from: usize) -> Vec<Option<Duration>> {
-    paths(scenario, from).into_iter().map(|path| path.map(|path| path.delay)).collect()
+/// How far each host is from the one at `from`: how long a packet takes, apart from what it waits, and over how many links.
+pub(super) fn distances(scenario: &Scenario, from: usize) -> Vec<Option<(Duration, usize)>> {
+    paths(scenario, from).into_iter().map(|path| path.map(|path| (path.delay, path.links))).collect()
 }
 
 /// The best paths from one host to all, by Dijkstra's algorithm.
