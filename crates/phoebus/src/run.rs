@@ -36,8 +36,11 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     route: Route,
-    /// Only these destinations: 10.3.0.0/16:5000-5999,[2001:db8::]/32,host.example,.example.org:443 [env: PHOEBUS_ONLY]
-    #[arg(long, value_name = "LIST")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        help = "Only these destinations: 10.3.0.0/16:5000-5999,[2001:db8::]/32,host.example,.example.org:443 [env: PHOEBUS_ONLY]"
+    )]
     only: Option<String>,
     /// Not these destinations [env: PHOEBUS_EXCEPT]
     #[arg(long, value_name = "LIST")]
