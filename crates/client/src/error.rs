@@ -115,10 +115,9 @@ impl Error {
 }
 
 fn refusal(gateway: &Endpoint, hop: &str, code: Code, reason: &str, redirect: Option<&Endpoint>) -> String {
-    let mut text = if hop.is_empty() { gateway.to_string() } else { hop.to_owned() };
-    let phrase = code.to_string();
-    text.push_str(": ");
-    text.push_str(if reason.is_empty() { &phrase } else { reason });
+    let reason = if reason.is_empty() { code.to_string() } else { reason.to_owned() };
+    let hop = if hop.is_empty() { gateway.to_string() } else { hop.to_owned() };
+    let mut text = if reason.contains(&hop) { reason } else { format!("{hop}: {reason}") };
     if let Some(better) = redirect {
         text.push_str(&format!(" (it names a better gateway: {better})"));
     }

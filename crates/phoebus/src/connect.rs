@@ -19,8 +19,8 @@ const CHUNK: usize = 256 * 1024;
 /// means that both directions ended and every byte was delivered. Without a gateway the connection is direct.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 both directions ended cleanly; 1 the session broke; 2 wrong options, variables or
-configuration; 3 it could not be opened.
+Exit codes: 0 both directions ended cleanly; 1 the session broke; 2 wrong options, variables or configuration; \
+3 it could not be opened.
 
 Examples:
   echo QUIT | phoebus connect --gateway pg1.example/5006 mail.example:25

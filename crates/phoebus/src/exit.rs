@@ -18,9 +18,9 @@ pub(crate) const NOT_FOUND: u8 = 127;
 
 /// For `--help`.
 pub(crate) const HELP: &str = "\
-Exit codes: 0 success; 1 failed on the way; 2 wrong arguments, variables or configuration; 3 a session
-could not be opened. Commands that run a program exit as it does, or with 125 (it could not be
-prepared), 126 (it cannot be executed) or 127 (it was not found).";
+Exit codes: 0 success; 1 failed on the way; 2 wrong arguments, variables or configuration; 3 a session could not be \
+opened. Commands that run a program exit as it does, or with 125 (it could not be prepared), 126 (it cannot be executed) \
+or 127 (it was not found).";
 
 /// An error with an exit code of its own.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 
 mod bench;
 mod connect;
+mod demo;
 mod exit;
 mod gateway;
 mod options;
@@ -32,6 +33,7 @@ enum Command {
     Gateway(gateway::Args),
     Status(status::Args),
     Bench(bench::BenchArgs),
+    Demo(demo::Args),
     Testbed(testbed::TestbedArgs),
 }
 
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Gateway(args) => gateway::run(args),
         Command::Status(args) => status::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Demo(args) => demo::run(args),
         Command::Testbed(args) => testbed::run(args),
     };
     result.unwrap_or_else(|error| {

@@ -97,9 +97,13 @@ pub(crate) fn inspect(file: &Path, library: &Library) -> Result<(), Trouble> {
 
 /// The first executable file of this name in `PATH`.
 pub(crate) fn in_path(name: &OsStr) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    search(name, &std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()))
+}
+
+/// The first executable file of this name in the directories of `path`.
+pub(crate) fn search(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     let executable = |file: &PathBuf| file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-    std::env::split_paths(&path).map(|directory| directory.join(name)).find(executable)
+    std::env::split_paths(path).map(|directory| directory.join(name)).find(executable)
 }
 
 impl Image {

@@ -26,8 +26,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// cannot be reached this way (static and Go programs, setuid programs) is said on standard error.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exits as the program does; 2 wrong options, variables or configuration; 125 the program could not be
-prepared; 126 it cannot be executed; 127 it was not found.
+Exits as the program does; 2 wrong options, variables or configuration; 125 the program could not be prepared; \
+126 it cannot be executed; 127 it was not found.
 
 Examples:
   phoebus run --gateway pg1.example/5006 -- curl -O https://data.example/run7.tar
