@@ -1,140 +1,235 @@
-//! What the shim is told, read once by the constructor (P30, P32, P38).
+//! What user and administrator have set (P30, P32), read once, and where the first gateway is.
+//!
+//! A gateway that is named is looked up when the program itself looks a name up, or connects, whichever comes first, and
+//! again when none of its addresses answered. Looking up needs memory and waits, so a program that connects from a signal
+//! handler or between fork and exec wants its gateway set by address.
 
-use crate::{real, sys};
+use crate::process::Locked;
+use crate::record::Gateways;
+use crate::sys::{self, Errno};
+use crate::{epoll, process, real, report, table};
+use libc::addrinfo;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
-use phoebus_proto::settings::{ADMINISTRATOR_FILE, File, Settings, user_file};
-use std::net::SocketAddr;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use phoebus_proto::settings::{ADMINISTRATOR_FILE, File, Key, Settings, user_file};
+use std::ffi::{CStr, CString};
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::time::Duration;
 
-/// What every hook may read. Absent: there is no gateway, and every call is the program's own.
-static CONFIG: OnceLock<Config> = OnceLock::new();
-/// The process that owns the state: a child of fork becomes the owner of its copy, a child of vfork does not.
-static OWNER: AtomicI32 = AtomicI32::new(0);
-/// What the gateway's name resolved to.
-static GATEWAY: AtomicPtr<Vec<SocketAddr>> = AtomicPtr::new(std::ptr::null_mut());
+/// How long the first gateway may take to accept a connection: four SYNs, and no more patience than people have for
+/// something that is meant to be near.
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How long the path may take to say that the destination has connected: longer than a gateway's own connect, for which
+/// Linux takes up to 127 s, so that it is the gateway that says what is wrong.
+pub(crate) const OPEN_LIMIT: Duration = Duration::from_secs(150);
+/// How soon a gateway's name is looked up again, at the earliest, when none of its addresses answered.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// Largest settings file that is read: a thousand times what anyone writes by hand.
+const FILE_MAX: u64 = 1 << 20;
 
+/// What has been set.
 pub(crate) struct Config {
     pub(crate) settings: Settings,
-    /// The gateways after the first.
+    /// The first gateway, and those after it.
+    pub(crate) gateway: Endpoint,
     pub(crate) later: Vec<EndpointRef<'static>>,
-    /// The congestion control to ask for, as the kernel takes it.
-    pub(crate) congestion_control: Option<Vec<u8>>,
-    /// The environment's answer to where reports go, as a C string.
-    pub(crate) report: Option<std::ffi::CString>,
-    pub(crate) cache: Option<std::ffi::CString>,
+    /// Why the settings cannot be used; connections that would have been looked at then fail.
+    pub(crate) problem: Option<String>,
+    /// File names as system calls want them.
+    pub(crate) report: Option<CString>,
+    pub(crate) cache: Option<CString>,
+    /// The gateway's name for getaddrinfo(3), unless it is set by address.
+    name: Option<CString>,
 }
 
-/// The configuration, if this process may use and change the state.
-pub(crate) fn active() -> Option<&'static Config> {
-    let config = CONFIG.get()?;
-    // SAFETY: no conditions.
-    (OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }).then_some(config)
+static CONFIG: AtomicPtr<Config> = AtomicPtr::new(std::ptr::null_mut());
+/// 0: not read yet, 1: being read, 2: read.
+static PROGRESS: AtomicU8 = AtomicU8::new(0);
+static GATEWAYS: Locked<Gateways> = Locked::new(Gateways::NONE);
+/// The thread that looks the gateway up.
+static LOOKING: AtomicU32 = AtomicU32::new(0);
+static STALE: AtomicBool = AtomicBool::new(false);
+static LOOKED: Locked<Duration> = Locked::new(Duration::ZERO);
+
+/// What has been set; `None` while nothing is to be done, because no gateway is set or Phoebus is switched off.
+#[inline]
+pub(crate) fn get() -> Option<&'static Config> {
+    // SAFETY: null, or a leaked box.
+    unsafe { CONFIG.load(Ordering::Acquire).as_ref() }
+}
+
+/// Reads the settings and sets memory aside, once. The constructor does this; another library's constructor that connects
+/// comes before it.
+pub(crate) fn init() {
+    if PROGRESS.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return;
+    }
+    let errno = sys::errno();
+    if let Some(config) = read() {
+        CONFIG.store(Box::leak(Box::new(config)), Ordering::Release);
+    }
+    sys::set_errno(errno);
+    PROGRESS.store(2, Ordering::Release);
+}
+
+fn read() -> Option<Config> {
+    let problem = |problem| Config { problem: Some(problem), ..Config::new(Settings::default()) };
+    let settings = match load() {
+        Ok(settings) => settings,
+        Err(error) => return Some(problem(error)),
+    };
+    if settings.disabled || settings.path.is_empty() {
+        return None;
+    }
+    if let Err(errno) = process::create().and_then(|()| table::create()) {
+        return Some(problem(format!("no memory for the table of sockets (error {errno})")));
+    }
+    epoll::init();
+    let config = Config::new(settings);
+    if let Host::Addr(ip) = config.gateway.host {
+        let address = SocketAddr::new(ip, config.gateway.port);
+        GATEWAYS.with(|gateways| *gateways = Gateways::new([address].into_iter()));
+    }
+    Some(config)
 }
 
 impl Config {
-    /// Addresses of the first gateway. The name is resolved at the first use and kept: this allocates, like the program's
-    /// own name look-ups before it.
-    pub(crate) fn gateway(&self) -> &'static [SocketAddr] {
-        let known = GATEWAY.load(Ordering::Acquire);
-        if !known.is_null() {
-            // SAFETY: only ever set to a leaked Vec.
-            return unsafe { &*known };
+    /// Settings in the form that hooks want.
+    pub(crate) fn new(settings: Settings) -> Self {
+        let path: &'static [Endpoint] = settings.path.clone().leak();
+        let none = || Endpoint { host: Host::Addr(IpAddr::from([0; 4])), port: 0 };
+        let gateway = path.first().cloned().unwrap_or_else(none);
+        let name = match &gateway.host {
+            Host::Name(name) => CString::new(name.as_str()).ok(),
+            Host::Addr(_) => None,
+        };
+        let file = |path: &Option<std::path::PathBuf>| CString::new(path.as_ref()?.as_os_str().as_bytes()).ok();
+        Self {
+            later: path.iter().skip(1).map(Endpoint::as_ref).collect(),
+            problem: None,
+            report: file(&settings.report),
+            cache: file(&settings.cache),
+            settings,
+            gateway,
+            name,
         }
-        let found = self.settings.path.first().map(resolve).unwrap_or_default();
-        if found.is_empty() {
-            return &[];
-        }
-        let new = Box::into_raw(Box::new(found));
-        match GATEWAY.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: leaked, as above; of two threads that came at once, the second one's result is lost.
-            Ok(_) => unsafe { &*new },
-            // SAFETY: set by that other thread, to a leaked Vec.
-            Err(known) => unsafe { &*known },
-        }
+    }
+
+    /// Whether the settings in force send a connection to `address` through gateways.
+    pub(crate) fn selects<'a>(&self, address: SocketAddr, names: impl Iterator<Item = &'a str> + Clone) -> bool {
+        // With settings that cannot be used, nobody knows what they would have selected; this host's own is not asked.
+        let unknown = self.problem.is_some() && !address.ip().to_canonical().is_loopback();
+        unknown || self.settings.selects(address, names)
     }
 }
 
-fn resolve(gateway: &Endpoint) -> Vec<SocketAddr> {
-    let name = match &gateway.host {
-        Host::Addr(addr) => return vec![SocketAddr::new(*addr, gateway.port)],
-        Host::Name(name) => name,
+/// Where the first gateway is, looked up if need be.
+pub(crate) fn gateways() -> Result<Gateways, Errno> {
+    let known = GATEWAYS.with(|gateways| *gateways);
+    let Some(config) = get() else { return Ok(known) };
+    let Some(name) = &config.name else { return Ok(known) };
+    let again = STALE.load(Ordering::Relaxed) && sys::now().saturating_sub(LOOKED.with(|at| *at)) > LOOK_AGAIN;
+    if !known.is_empty() && !again {
+        return Ok(known);
+    }
+    let own = sys::gettid();
+    while LOOKING.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        // SAFETY: no descriptors; this only waits a moment.
+        unsafe { real::poll(std::ptr::null_mut(), 0, 1) };
+    }
+    let found = look_up(name, config.gateway.port);
+    let gateways = match found {
+        Ok(found) => GATEWAYS.with(|gateways| {
+            *gateways = found;
+            found
+        }),
+        Err(_) => GATEWAYS.with(|gateways| *gateways),
     };
-    let Ok(node) = std::ffi::CString::new(name.as_str()) else { return Vec::new() };
-    // SAFETY: an all-zero addrinfo asks for everything; the list that comes back is freed once, after its last use.
-    unsafe {
-        let mut hints: libc::addrinfo = std::mem::zeroed();
-        hints.ai_socktype = libc::SOCK_STREAM;
-        let mut list = std::ptr::null_mut();
-        if real::getaddrinfo(node.as_ptr(), std::ptr::null(), &raw const hints, &raw mut list) != 0 {
-            return Vec::new();
+    STALE.store(false, Ordering::Relaxed);
+    LOOKED.with(|at| *at = sys::now());
+    LOOKING.store(0, Ordering::Release);
+    match found {
+        Err(reason) if gateways.is_empty() => {
+            report::unresolved(config, reason);
+            Err(libc::EHOSTUNREACH)
         }
-        let mut found = Vec::new();
-        let mut entry = list;
-        while let Some(info) = entry.as_ref() {
-            if let Some(mut addr) = sys::socket_addr(info.ai_addr, info.ai_addrlen) {
-                addr.set_port(gateway.port);
-                found.push(addr);
-            }
-            entry = info.ai_next;
-        }
-        libc::freeaddrinfo(list);
-        found
+        _ => Ok(gateways),
     }
 }
 
-#[used]
-#[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
-
-extern "C" fn start() {
-    real::resolve_all();
-    let lookup = |name: &str| std::env::var(name).ok();
-    let user_name = user_file(lookup).map(|path| path.to_string_lossy().into_owned());
-    let (administrator, user) = (text(ADMINISTRATOR_FILE), user_name.as_deref().and_then(text));
-    let mut files = Vec::new();
-    for (name, text) in [(Some(ADMINISTRATOR_FILE), &administrator), (user_name.as_deref(), &user)] {
-        if let (Some(name), Some(text)) = (name, text) {
-            files.push(File { name, text });
-        }
-    }
-    let settings = match Settings::load(lookup, &files) {
-        Ok(settings) => settings,
-        Err(error) => {
-            // Going on would mean going direct against the user's wish.
-            eprintln!("phoebus: {error}");
-            std::process::exit(2);
-        }
-    };
-    if settings.disabled || settings.path.is_empty() {
-        return;
-    }
-    let path: &'static [Endpoint] = settings.path.clone().leak();
-    let c_string = |path: &Option<std::path::PathBuf>| {
-        path.as_ref().and_then(|path| std::ffi::CString::new(path.to_string_lossy().as_bytes()).ok())
-    };
-    let config = Config {
-        later: path.iter().skip(1).map(Endpoint::as_ref).collect(),
-        congestion_control: settings.congestion_control.clone().map(String::into_bytes),
-        report: c_string(&settings.report),
-        cache: c_string(&settings.cache),
-        settings,
-    };
-    if !crate::pending::prepare() {
-        eprintln!("phoebus: there is no memory for handshakes");
-        std::process::exit(2);
-    }
-    adopt();
-    // SAFETY: the handler only stores a number.
-    unsafe { libc::pthread_atfork(None, None, Some(adopt)) };
-    let _ = CONFIG.set(config);
+/// Whether this thread is just looking the gateway up, so that what it connects to is a name server.
+pub(crate) fn is_looking() -> bool {
+    let looking = LOOKING.load(Ordering::Relaxed);
+    looking != 0 && looking == sys::gettid()
 }
 
-extern "C" fn adopt() {
-    // SAFETY: no conditions.
-    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+/// Looks the gateway up while the program looks something up itself, and could not mind.
+pub(crate) fn look_ahead() {
+    if get().is_some_and(|config| config.name.is_some()) && !is_looking() {
+        let errno = sys::errno();
+        let _ = gateways();
+        sys::set_errno(errno);
+    }
 }
 
-fn text(file: &str) -> Option<String> {
-    std::fs::read_to_string(file).ok()
+/// Says that none of the gateway's addresses answered.
+pub(crate) fn nobody_answered() {
+    STALE.store(true, Ordering::Relaxed);
+}
+
+fn look_up(name: &CStr, port: u16) -> Result<Gateways, &'static str> {
+    // SAFETY: all zero is a valid addrinfo.
+    let mut hints: addrinfo = unsafe { std::mem::zeroed() };
+    hints.ai_socktype = libc::SOCK_STREAM;
+    let mut found = std::ptr::null_mut();
+    // SAFETY: the name ends with a zero, and the rest is valid for the call.
+    let result = unsafe { real::getaddrinfo(name.as_ptr(), std::ptr::null(), &raw const hints, &raw mut found) };
+    if result != 0 {
+        // SAFETY: the texts of gai_strerror are constants of the C library.
+        let reason = unsafe { CStr::from_ptr(libc::gai_strerror(result)) };
+        return Err(reason.to_str().unwrap_or("unknown reason"));
+    }
+    // SAFETY: a list that getaddrinfo made.
+    let addresses = unsafe { crate::names::addresses(found) };
+    let gateways = Gateways::new(addresses.map(|ip| SocketAddr::new(ip, port)));
+    // SAFETY: as above, and not used any more.
+    unsafe { libc::freeaddrinfo(found) };
+    if gateways.is_empty() { Err("no address") } else { Ok(gateways) }
+}
+
+/// The settings, from where they live: environment, the user's file, the administrator's file.
+fn load() -> Result<Settings, String> {
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    // Switched off, not even the files matter.
+    let off = Settings::load(|name| variable(name).filter(|_| name == Key::Disable.name()), &[]);
+    if off.is_ok_and(|settings| settings.disabled) {
+        return Ok(Settings { disabled: true, ..Settings::default() });
+    }
+    let user = user_file(variable);
+    let mut texts = Vec::new();
+    for path in [Some(Path::new(ADMINISTRATOR_FILE)), user.as_deref()].into_iter().flatten() {
+        if let Some(text) = read_file(path)? {
+            texts.push((path.display().to_string(), text));
+        }
+    }
+    let files: Vec<_> = texts.iter().map(|(name, text)| File { name, text }).collect();
+    Settings::load(variable, &files).map_err(|error| error.to_string())
+}
+
+fn read_file(path: &Path) -> Result<Option<String>, String> {
+    let fail = |why: &str| format!("{}: {why}", path.display());
+    let mut text = String::new();
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) => return Err(fail(&format!("cannot be read: {error}"))),
+    };
+    match file.take(FILE_MAX + 1).read_to_string(&mut text) {
+        Ok(len) if len as u64 <= FILE_MAX => Ok(Some(text)),
+        Ok(_) => Err(fail("is larger than 1 MiB; expected a few lines of NAME=value")),
+        Err(error) => Err(fail(&format!("cannot be read: {error}"))),
+    }
 }

@@ -1,267 +1,181 @@
-//! connect(2): goes to the gateway where the destination is selected, and asks it for a session (P29, P33).
+//! connect(2): whether it opens a session, and how it ends.
 
+use crate::addr::RawAddr;
 use crate::config::{self, Config};
-use crate::pending::{self, Found, Guard, Handshake, Pending, Phase};
-use crate::progress::{Progress, step};
-use crate::{epoll, names, options, real, replace, report, sessions, sys};
+use crate::handshake;
+use crate::process::no_unwind;
+use crate::sys::{self, Errno};
+use crate::table::{self, State};
+use crate::wait::{Settled, settle};
+use crate::{bypass, names, real, report, socket};
 use libc::{c_int, sockaddr, socklen_t};
-use phoebus_proto::endpoint::EndpointRef;
-use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
-use phoebus_proto::session::{List, Mode, SessionId};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// # Safety
-/// As for connect(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the caller's promise about `addr` and `len`.
-    match unsafe { begin(fd, addr, len) } {
-        Some(result) => result,
-        // SAFETY: the program's own call.
-        None => unsafe { real::connect(fd, addr, len) },
-    }
+/// What becomes of a connect.
+pub(crate) enum Course {
+    /// It is the kernel's business.
+    Real,
+    /// It is over.
+    Failed(Errno),
+    /// A session is being opened: for the first time, or not.
+    Pending { again: bool },
+    /// A session is to be opened.
+    Session(&'static Config, SocketAddr),
 }
 
-/// The result of a connect that concerns the shim.
-unsafe fn begin(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
-    let config = config::active()?;
-    let family = sys::tcp_family(fd)?;
-    let cookie = sys::cookie(fd)?;
-    // SAFETY: the caller's promise.
-    let destination = unsafe { sys::socket_addr(addr, len) };
-    match pending::find_cookie(cookie) {
-        Found::Pending(guard) if destination.is_some() => return Some(again(fd, guard)),
-        // AF_UNSPEC takes the connection off the socket, and the session with it.
-        Found::Pending(guard) => {
-            guard.release();
-            epoll::restore(cookie);
-            return None;
-        }
-        Found::Busy => return Some(sys::fail(libc::EALREADY)),
-        Found::None => {}
-    }
-    let destination = canonical(destination?);
-    if is_connected(fd) || !selected(config, destination) {
-        return None;
-    }
-    let gateways = config.gateway();
-    if gateways.contains(&destination) {
-        return None;
-    }
-    if let Some(rtt) = report::short(config, destination) {
-        report::bypassed(config, destination, rtt);
-        return None;
-    }
-    let same_family = |gateway: &&SocketAddr| gateway.is_ipv6() == (family == libc::AF_INET6);
-    let Some(gateway) = gateways.iter().find(same_family).or_else(|| gateways.first()) else {
-        return unreachable(config, destination, libc::EHOSTUNREACH);
-    };
-    // An IPv6 socket reaches an IPv4 gateway by itself, unless it was told not to.
-    let reaches = same_family(&gateway) || (family == libc::AF_INET6 && dual_stack(fd));
-    if !reaches {
-        let wanted = if gateway.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
-        if !replace::socket(fd, wanted) {
-            return Some(-1);
-        }
-    }
-    sessions::forget(cookie);
-    options::prefer_congestion_control(config, fd);
-    start(config, fd, destination, *gateway)
-}
-
-/// An IPv4 destination that was written as an IPv6 one is meant as the IPv4 one.
-fn canonical(destination: SocketAddr) -> SocketAddr {
-    match destination.ip().to_canonical() {
-        ip if ip.is_ipv4() => SocketAddr::new(ip, destination.port()),
-        _ => destination,
-    }
-}
-
-fn selected(config: &Config, destination: SocketAddr) -> bool {
-    destination.port() != 0 && names::with(destination.ip(), |names| config.settings.selects(destination, names))
-}
-
-fn is_connected(fd: c_int) -> bool {
-    let before = sys::errno();
-    // SAFETY: all zeros is a valid sockaddr_storage.
-    let mut addr: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let mut len = size_of_val(&addr) as socklen_t;
-    // SAFETY: `addr` has `len` bytes of room.
-    let connected = unsafe { real::getpeername(fd, (&raw mut addr).cast(), &raw mut len) } == 0;
-    sys::set_errno(before);
-    connected
-}
-
-fn dual_stack(fd: c_int) -> bool {
-    sys::option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(0)
-}
-
-/// Opens the connection to the gateway and starts the handshake on it.
-fn start(config: &'static Config, fd: c_int, destination: SocketAddr, gateway: SocketAddr) -> Option<c_int> {
-    let Some(cookie) = sys::cookie(fd) else { return Some(-1) };
-    let fill = |out, inbox| {
-        let handshake = handshake(config, destination, out, inbox)?;
-        let (phase, since) = (Phase::Connecting, sys::now());
-        Some(Pending { phase, handshake: Some(handshake), destination, gateway, fd, duplicates: 0, since })
-    };
-    let Some(mut guard) = pending::create(cookie, fill) else { return Some(sys::fail(libc::EAGAIN)) };
-    let family = sys::tcp_family(fd).unwrap_or(libc::AF_INET);
-    match dial(fd, &mut guard, gateway, family) {
-        Ok(()) => guard.phase = Phase::Talking,
-        Err(libc::EINPROGRESS) => {}
-        Err(libc::EINTR) => {
-            epoll::hide(fd, cookie, libc::POLLOUT);
-            drop(guard);
-            return Some(sys::fail(libc::EINTR));
-        }
-        Err(errno) => {
-            guard.release();
-            return unreachable(config, destination, errno);
-        }
-    }
-    if sys::is_nonblocking(fd) {
-        return Some(match step(fd, guard) {
-            Progress::Waits(guard, events) => {
-                epoll::hide(fd, cookie, events);
-                drop(guard);
-                sys::fail(libc::EINPROGRESS)
+/// What there is to do, as far as that can be told without waiting.
+fn course(fd: c_int, addr: &RawAddr) -> Course {
+    if let Some(mut guard) = table::find(fd) {
+        match (guard.state(), addr.family()) {
+            (State::Open, libc::AF_UNSPEC) => guard.remove(),
+            // The kernel says that it is connected, the first time in a way of its own.
+            (State::Open, _) => return Course::Real,
+            (State::Free, _) => {}
+            (_, libc::AF_UNSPEC) => handshake::abandon(&mut guard, fd),
+            (State::Pending, _) => {
+                return match handshake::advance(&mut guard, fd) {
+                    handshake::Stage::Plain => Course::Real,
+                    handshake::Stage::Waiting { .. } => Course::Pending { again: true },
+                    handshake::Stage::Failed => Course::Failed(handshake::take_error(&mut guard)),
+                };
             }
-            Progress::Open => 0,
-            Progress::Failed(guard, errno) => tell(guard, errno),
+            (State::Failed | State::Watched, _) => {
+                if guard.facts().errno != 0 {
+                    return Course::Failed(handshake::take_error(&mut guard));
+                }
+            }
+        }
+    }
+    let (Some(config), Some(destination)) = (config::get(), addr.socket_addr()) else { return Course::Real };
+    let fresh = || socket::is_tcp(fd) && handshake::tcp_state(fd) == Some(handshake::TCP_CLOSE);
+    // Port 0 is the kernel's to refuse.
+    if destination.port() == 0 || !names::selects(config, destination) || !fresh() {
+        return Course::Real;
+    }
+    if let Some(problem) = &config.problem {
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            report::problem(problem);
+        }
+        return Course::Failed(libc::EINVAL);
+    }
+    Course::Session(config, destination)
+}
+
+/// Begins a session, unless the connection goes direct after all.
+fn begin(fd: c_int, config: &'static Config, destination: SocketAddr) -> Course {
+    // This may look a name up, and wait.
+    let gateways = match config::gateways() {
+        Ok(gateways) => gateways,
+        Err(_) if config.settings.fallback => return Course::Real,
+        Err(errno) => return Course::Failed(errno),
+    };
+    let canonical = SocketAddr::new(destination.ip().to_canonical(), destination.port());
+    if gateways.contains(canonical) {
+        return Course::Real;
+    }
+    no_unwind(|| {
+        if let Some(rtt) = bypass::short(config, destination) {
+            report::bypassed(config, destination, rtt);
+            return Course::Real;
+        }
+        let Some(mut guard) = socket::family(fd).and_then(|family| table::enter(fd, family)) else {
+            return Course::Failed(libc::ENOBUFS);
+        };
+        match handshake::begin(&mut guard, fd, config, gateways, destination) {
+            Ok(()) => Course::Pending { again: false },
+            Err(errno) => Course::Failed(errno),
+        }
+    })
+}
+
+/// Settles how a socket connects, for every call that connects.
+pub(crate) fn decide(fd: c_int, addr: &RawAddr) -> Course {
+    let course = match no_unwind(|| course(fd, addr)) {
+        Course::Session(..) if config::is_looking() => Course::Real,
+        Course::Session(config, destination) => begin(fd, config, destination),
+        course => course,
+    };
+    if matches!(course, Course::Real) && !table::is_empty() {
+        // A socket that goes direct is nothing to us any more.
+        no_unwind(|| match table::find(fd) {
+            Some(guard) if guard.state() == State::Watched => guard.remove(),
+            Some(mut guard) if guard.state() == State::Failed => {
+                handshake::abandon(&mut guard, fd);
+                guard.remove();
+            }
+            _ => {}
         });
     }
-    drop(guard);
-    Some(wait(fd, sys::send_timeout_ns(fd)))
+    course
 }
 
-/// Connects with the handshake's first bytes in the SYN where a fast open cookie is cached (RFC 7413), without them where
-/// it is not. A blocking socket blocks here, as in the program's own connect: EINTR and SO_SNDTIMEO are the kernel's.
-fn dial(fd: c_int, guard: &mut Guard, gateway: SocketAddr, family: c_int) -> Result<(), c_int> {
-    let (addr, len) = sys::c_addr(gateway, family);
-    let addr = (&raw const addr).cast::<sockaddr>();
-    let Some(handshake) = guard.handshake.as_mut() else { return Err(libc::EPROTO) };
-    let out = handshake.outgoing();
-    let flags = libc::MSG_FASTOPEN | libc::MSG_NOSIGNAL;
-    // SAFETY: the pointers and lengths describe `out` and `addr`.
-    let n = unsafe { real::sendto(fd, out.as_ptr().cast(), out.len(), flags, addr, len) };
-    if let Ok(n) = usize::try_from(n) {
-        handshake.sent(n);
-        return Ok(());
-    }
-    match sys::errno() {
-        libc::EOPNOTSUPP | libc::EINVAL | libc::EPIPE => {}
-        errno => return Err(errno),
-    }
-    // SAFETY: a whole address.
-    match unsafe { real::connect(fd, addr, len) } {
-        0 => Ok(()),
-        _ => Err(sys::errno()),
+/// Waits until the session is open, as a blocking connect does; 0 or an error.
+///
+/// # Safety
+/// `addr` is what the program has connected to, valid for `len` bytes.
+pub(crate) unsafe fn complete(fd: c_int, addr: *const sockaddr, len: socklen_t, again: bool) -> Errno {
+    match settle(fd, socket::time_limit(fd, libc::SO_SNDTIMEO)) {
+        Settled::Interrupted => libc::EINTR,
+        Settled::TimedOut => under_way(again),
+        Settled::Failed => no_unwind(|| table::find(fd).map_or(0, |mut guard| handshake::take_error(&mut guard))),
+        // The kernel has not said yet that there is a connection. If that goes direct, this waits for it.
+        // SAFETY: the caller's promise.
+        Settled::Plain => match unsafe { connect_really(fd, addr, len) } {
+            -1 if sys::errno() != libc::EISCONN => sys::errno(),
+            _ => 0,
+        },
     }
 }
 
-fn handshake(
-    config: &'static Config,
-    destination: SocketAddr,
-    out: &'static mut [u8],
-    inbox: &'static mut [u8],
-) -> Option<Handshake> {
-    let mut id = [0u8; 16];
-    // SAFETY: the pointer and the length describe `id`.
-    if unsafe { libc::getrandom(id.as_mut_ptr().cast(), id.len(), 0) } != id.len() as isize {
-        return None;
-    }
-    let open = Open {
-        session: SessionId(id),
-        destination: EndpointRef::from(destination),
-        path: List::new(&config.later),
-        visited: List::default(),
-        origin: None,
-        identity: "",
-        mode: Mode::Raw,
-        requirements: Requirements::default(),
-        resumable: false,
-        required: 0,
-    };
-    let auth = config.settings.user.as_ref().map(|user| Auth { mechanism: Auth::ANONYMOUS, data: user.as_bytes() });
-    Handshake::connect(out, inbox, &Hello::of(""), auth.as_ref(), &open).ok()
+/// What a connect says that is under way, the first time and later.
+pub(crate) fn under_way(again: bool) -> Errno {
+    if again { libc::EALREADY } else { libc::EINPROGRESS }
 }
 
-/// A connect on a socket whose session is on its way or has failed.
-fn again(fd: c_int, guard: Guard) -> c_int {
-    match step(fd, guard) {
-        Progress::Open => 0,
-        Progress::Failed(guard, errno) => tell(guard, errno),
-        Progress::Waits(guard, _) if sys::is_nonblocking(fd) => {
-            drop(guard);
-            sys::fail(libc::EALREADY)
-        }
-        Progress::Waits(guard, _) => {
-            drop(guard);
-            wait(fd, sys::send_timeout_ns(fd))
-        }
+/// Connects by the kernel's means.
+///
+/// # Safety
+/// That of connect(2).
+unsafe fn connect_really(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::connect(fd, addr, len) };
+    // A session that the kernel has given up: the next connect makes a new one.
+    let ended = matches!(sys::errno(), libc::ECONNABORTED | libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT);
+    if result == -1 && ended {
+        no_unwind(|| {
+            if let Some(guard) = table::find(fd).filter(|guard| guard.state() == State::Open) {
+                guard.remove();
+            }
+        });
     }
+    result
 }
 
-/// Blocks until the session on the socket is open or has failed, as connect(2) does on a blocking socket.
-pub(crate) fn wait(fd: c_int, timeout_ns: Option<u64>) -> c_int {
-    let deadline = timeout_ns.map(|ns| sys::now().saturating_add(ns));
-    loop {
-        let guard = match pending::find(fd) {
-            Found::Pending(guard) => guard,
-            Found::None => return 0,
-            Found::Busy => return sys::fail(libc::EINTR),
+hook! {
+    /// connect(2).
+    fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+        // Another library's constructor may connect before ours has run.
+        config::init();
+        let wanted = RawAddr::read(addr, len).filter(|_| config::get().is_some());
+        let errno = match wanted.map_or(Course::Real, |addr| decide(fd, &addr)) {
+            Course::Real | Course::Session(..) => return connect_really(fd, addr, len),
+            Course::Failed(errno) => errno,
+            Course::Pending { again } if socket::is_nonblocking(fd) => {
+                under_way(again)
+            }
+            Course::Pending { again } => complete(fd, addr, len, again),
         };
-        let events = match step(fd, guard) {
-            Progress::Open => return 0,
-            Progress::Failed(guard, errno) => return tell(guard, errno),
-            Progress::Waits(_, events) => events,
-        };
-        if !block(fd, events, deadline) {
-            return -1;
+        if errno == 0 {
+            return 0;
         }
+        sys::set_errno(errno);
+        -1
     }
-}
 
-/// Waits for events; `false`, with errno, when a signal or the deadline came first.
-fn block(fd: c_int, events: libc::c_short, deadline: Option<u64>) -> bool {
-    if deadline.is_none() && events == libc::POLLIN && !sys::is_nonblocking(fd) {
-        // A wait that the kernel restarts after a signal whose handler asks for that, as it restarts a connect.
-        let mut byte = 0u8;
-        // SAFETY: one byte of room; nothing is taken.
-        let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-        return n >= 0 || sys::errno() != libc::EINTR;
+    /// connect(2) by the C library's own name.
+    fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+        connect(fd, addr, len)
     }
-    let left = match deadline.map(|deadline| deadline.saturating_sub(sys::now())) {
-        Some(0) => {
-            sys::set_errno(libc::EINPROGRESS);
-            return false;
-        }
-        left => left,
-    };
-    let time =
-        left.map(|ns| libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
-    let mut one = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: one pollfd; the time lives for the call.
-    let n = unsafe {
-        real::ppoll(&raw mut one, 1, time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), std::ptr::null())
-    };
-    n >= 0
-}
-
-/// Tells the program of its failed session, once; the socket can connect again.
-pub(crate) fn tell(guard: Guard, errno: c_int) -> c_int {
-    let cookie = guard.cookie();
-    guard.release();
-    epoll::restore(cookie);
-    sys::fail(errno)
-}
-
-/// The gateway cannot be reached: an error, unless the user allowed to go direct then.
-fn unreachable(config: &Config, destination: SocketAddr, errno: c_int) -> Option<c_int> {
-    if config.settings.fallback {
-        report::fell_back(config, destination, errno);
-        return None;
-    }
-    report::unreachable(config, destination, errno);
-    Some(sys::fail(errno))
 }

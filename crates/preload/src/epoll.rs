@@ -1,308 +1,294 @@
-//! epoll(7): what a program has registered is kept from the start; while a handshake is pending, the kernel is given the
-//! handshake's interest instead, and the events are taken out of what the program sees. Afterwards its own interest is put
-//! back, which also arms edge-triggered and one-shot registrations again.
+//! epoll(7): what a program asked for is noted from the start, hidden while a handshake is under way, and put back after.
+//!
+//! While a session is being opened, the kernel's registration of its socket carries our interest and, in place of the
+//! program's data, a token that leads back to the entry. An event with a token moves the handshake on and is taken out of
+//! what the program gets. It is the event that finds the entry, so nothing depends on which descriptor of an epoll set the
+//! program waits on, or in which thread. Once the session is open the program's own registration is restored, which also
+//! has the kernel report anew what is ready, to edge-triggered registrations too. After a failure the token stays, and
+//! events are turned into those of a failed connect, until the socket connects again or is closed.
 
-use crate::pending::{self, Found};
-use crate::poll::{failed_events, nanoseconds, timespec_of};
-use crate::progress::{Progress, step};
-use crate::{config, real, sys};
-use libc::{c_int, c_short, epoll_event, sigset_t, timespec};
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::process::no_unwind;
+use crate::record::{REGISTRATIONS, Registration};
+use crate::sys::{self, EpollEvent, Errno};
+use crate::table::{self, Guard, State};
+use crate::wait::Budget;
+use crate::{config, handshake, real};
+use libc::{c_int, sigset_t, timespec};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-/// Registrations of sockets that are not connected yet, in all epoll descriptors of the process.
-const ENTRIES: usize = 4096;
-/// Marks events of handshakes. No pointer and no descriptor looks like this, and both are what programs put here.
-const MARK: u64 = 0xf0eb_05f0_0000_0000;
-const MARK_MASK: u64 = 0xffff_ffff_0000_0000;
+const IN: u32 = libc::EPOLLIN as u32;
+const OUT: u32 = libc::EPOLLOUT as u32;
+const ERR: u32 = libc::EPOLLERR as u32;
+const HUP: u32 = libc::EPOLLHUP as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// How a registration fires, apart from what for.
+const MANNER: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLWAKEUP) as u32;
+/// What is ready on a socket whose connect failed (tcp_poll of the kernel).
+const FAILED: u32 = IN | OUT | (libc::EPOLLRDHUP | libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32;
 
-#[derive(Clone, Copy)]
-struct Entry {
-    /// The socket; 0: the entry is free.
-    cookie: u64,
-    ep: c_int,
-    fd: c_int,
-    events: u32,
-    data: u64,
-    /// The kernel has the handshake's interest and not the program's.
-    hidden: bool,
+const INDEX_BITS: u32 = 15;
+const REGISTRATION_BITS: u32 = REGISTRATIONS.ilog2();
+const GENERATION_BITS: u32 = 32 - INDEX_BITS - REGISTRATION_BITS;
+
+/// The upper half of every token: random, and above all user-space addresses, so that no program's data look like it.
+static TAG: AtomicU32 = AtomicU32::new(0);
+
+/// Chooses the tag.
+pub(crate) fn init() {
+    let mut tag = [0; 4];
+    // Without random numbers the clock serves: the tag guards against accidents, not against the program.
+    if sys::random(&mut tag).is_err() {
+        tag = (sys::wall_clock().subsec_nanos()).to_ne_bytes();
+    }
+    TAG.store(u32::from_ne_bytes(tag) | 1 << 31, Ordering::Relaxed);
 }
 
-const FREE: Entry = Entry { cookie: 0, ep: -1, fd: -1, events: 0, data: 0, hidden: false };
+/// Hides the program's interest from the kernel, for a handshake that is about to begin.
+pub(crate) fn hide(guard: &mut Guard) {
+    each(guard, |_, token| EpollEvent { events: IN | OUT | EDGE, u64: token });
+}
 
-struct Table(UnsafeCell<[Entry; ENTRIES]>);
-// SAFETY: entries are touched only in `with`.
-unsafe impl Sync for Table {}
+/// Restores the program's interest.
+pub(crate) fn show(guard: &mut Guard) {
+    each(guard, |asked, _| EpollEvent { events: asked.events, u64: asked.data });
+}
 
-static TABLE: Table = Table(UnsafeCell::new([FREE; ENTRIES]));
-static OWNER: AtomicU32 = AtomicU32::new(0);
-/// Entries up to here may be in use.
-static HIGH: AtomicUsize = AtomicUsize::new(0);
+/// Has every registration fire as the program asked for, so that the failure of a connect can be reported.
+pub(crate) fn fail(guard: &mut Guard) {
+    each(guard, |asked, token| EpollEvent { events: asked.events & MANNER | OUT, u64: token });
+}
 
-/// Works with the registrations; `None` in a signal handler that interrupted its own thread here.
-fn with<T>(work: impl FnOnce(&mut [Entry; ENTRIES]) -> T) -> Option<T> {
-    let me = sys::thread();
-    loop {
-        match OWNER.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => break,
-            Err(owner) if owner == me => return None,
-            // SAFETY: no conditions.
-            Err(_) => unsafe { libc::sched_yield() },
-        };
+/// Registers anew what the kernel forgot because another socket took the place of the one before.
+pub(crate) fn renew(guard: &mut Guard) {
+    let Some(record) = guard.record() else { return };
+    for (_, registration) in record.registered() {
+        let dormant = EpollEvent { events: EDGE, u64: registration.data };
+        registration.exclusive = false;
+        let _ = sys::epoll_ctl(registration.epfd, libc::EPOLL_CTL_ADD, registration.fd, dormant);
     }
-    // SAFETY: this thread alone is the owner.
-    let result = work(unsafe { &mut *TABLE.0.get() });
-    OWNER.store(0, Ordering::Release);
+}
+
+/// Changes every registration that can still be reached.
+fn each(guard: &mut Guard, event: impl Fn(&Registration, u64) -> EpollEvent) {
+    let cookie = guard.cookie();
+    for slot in 0..REGISTRATIONS {
+        let token = token(guard, slot);
+        let Some(registration) = guard.record().and_then(|record| record.registrations[slot].as_mut()) else {
+            continue;
+        };
+        if sys::cookie(registration.fd) == Some(cookie) {
+            change(registration, event(registration, token));
+        }
+    }
+}
+
+fn change(registration: &mut Registration, event: EpollEvent) {
+    let Registration { epfd, fd, .. } = *registration;
+    let exclusive = event.events & EXCLUSIVE != 0;
+    // An exclusive registration can be neither changed nor come about by a change (epoll_ctl(2)).
+    if registration.exclusive || exclusive {
+        let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event);
+        let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, event);
+        registration.exclusive = exclusive;
+    } else {
+        let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event);
+    }
+}
+
+fn token(guard: &Guard, slot: usize) -> u64 {
+    let (index, generation) = guard.place();
+    let low = generation << (INDEX_BITS + REGISTRATION_BITS) | (index as u32) << REGISTRATION_BITS | slot as u32;
+    u64::from(TAG.load(Ordering::Relaxed)) << 32 | u64::from(low)
+}
+
+/// Entry and registration that a token leads to; `None` within if they are gone.
+fn decode(data: u64) -> Option<Option<(Guard, usize)>> {
+    let tag = TAG.load(Ordering::Relaxed);
+    if tag == 0 || (data >> 32) as u32 != tag {
+        return None;
+    }
+    let low = data as u32;
+    let slot = low as usize % REGISTRATIONS;
+    let index = (low >> REGISTRATION_BITS) as usize % (1 << INDEX_BITS);
+    let same = |guard: &Guard| guard.place().1 % (1 << GENERATION_BITS) == low >> (INDEX_BITS + REGISTRATION_BITS);
+    Some(table::at(index).filter(same).map(|guard| (guard, slot)))
+}
+
+/// What epoll_ctl(2) does to a socket of interest; `None` if this is none.
+fn control(epfd: c_int, operation: c_int, fd: c_int, event: EpollEvent) -> Option<Result<(), Errno>> {
+    let mut guard = if operation == libc::EPOLL_CTL_ADD {
+        // Most that is added is no TCP socket, or was accepted, or is connected already.
+        let unconnected = handshake::tcp_state(fd)? == handshake::TCP_CLOSE;
+        if !unconnected && table::is_quiet() {
+            return None;
+        }
+        match table::find(fd) {
+            None if unconnected => table::enter(fd, sys::get(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?)?,
+            found => found?,
+        }
+    } else if table::is_empty() {
+        return None;
+    } else {
+        table::find(fd)?
+    };
+    let result = match guard.state() {
+        State::Open | State::Free => return None,
+        State::Watched | State::Pending | State::Failed => register(&mut guard, epfd, operation, fd, event),
+    };
+    let empty = guard.record().is_none_or(|record| !record.is_watched());
+    if empty && guard.state() == State::Watched {
+        guard.remove();
+    }
     Some(result)
 }
 
-fn used(entries: &mut [Entry; ENTRIES]) -> impl Iterator<Item = (usize, &mut Entry)> {
-    let high = HIGH.load(Ordering::Relaxed).min(ENTRIES);
-    entries[..high].iter_mut().enumerate().filter(|(_, entry)| entry.cookie != 0)
+/// Does to kernel and record what the program asks for. The kernel decides whether it may.
+fn register(guard: &mut Guard, epfd: c_int, operation: c_int, fd: c_int, event: EpollEvent) -> Result<(), Errno> {
+    let state = guard.state();
+    let record = guard.make_record()?;
+    let known = record.registration(epfd, fd).map(|(slot, _)| slot);
+    let free = || libc::ENOSPC;
+    let slot = match known {
+        Some(slot) => slot,
+        None => record.registrations.iter().position(Option::is_none).ok_or_else(free)?,
+    };
+    let asked = Registration { epfd, fd, events: event.events, data: event.u64, exclusive: false };
+    let kernels = match state {
+        State::Pending => EpollEvent { events: IN | OUT | EDGE, u64: token(guard, slot) },
+        State::Failed => EpollEvent { events: event.events & MANNER | OUT, u64: token(guard, slot) },
+        _ => event,
+    };
+    sys::epoll_ctl(epfd, operation, fd, kernels)?;
+    let exclusive = kernels.events & EXCLUSIVE != 0;
+    if let Some(record) = guard.record() {
+        record.registrations[slot] = (operation != libc::EPOLL_CTL_DEL).then_some(Registration { exclusive, ..asked });
+    }
+    Ok(())
 }
 
-/// Keeps a registration, in place of an earlier one of the same descriptors. A full table forgets its first entry.
-fn keep(new: Entry) -> Option<usize> {
-    with(|entries| {
-        let same = used(entries).find(|(_, entry)| entry.ep == new.ep && entry.fd == new.fd).map(|(index, _)| index);
-        let free = || entries.iter().position(|entry| entry.cookie == 0);
-        let index = same.or_else(free).unwrap_or(0);
-        entries[index] = new;
-        HIGH.fetch_max(index + 1, Ordering::Relaxed);
-        index
-    })
+/// What the program gets for an event of `epfd`: nothing while the handshake is under way.
+fn translate(epfd: c_int, event: EpollEvent) -> Option<EpollEvent> {
+    let Some(found) = decode(event.u64) else { return Some(event) };
+    let (mut guard, slot) = found?;
+    let cookie = guard.cookie();
+    let last = guard.facts().fd;
+    let registration = guard.record()?.registrations[slot].as_mut()?;
+    // The set may have another descriptor by now; this one is certainly right.
+    registration.epfd = epfd;
+    let asked = *registration;
+    if guard.state() == State::Pending {
+        let fd = [asked.fd, last].into_iter().find(|fd| sys::cookie(*fd) == Some(cookie))?;
+        // Once that has settled, the kernel reports what the program is to know by itself.
+        handshake::advance(&mut guard, fd);
+        return None;
+    }
+    if guard.state() != State::Failed {
+        return None;
+    }
+    let ready = if guard.facts().errno == 0 { event.events } else { FAILED | ERR | HUP };
+    Some(EpollEvent { events: ready & (asked.events | ERR | HUP), u64: asked.data })
 }
 
-fn remove(ep: c_int, fd: c_int) {
-    with(|entries| {
-        for (_, entry) in used(entries) {
-            if entry.ep == ep && entry.fd == fd {
-                *entry = FREE;
-            }
-        }
-    });
-}
-
-fn control(op: c_int, entry: &Entry, events: u32, data: u64) -> c_int {
-    let mut event = epoll_event { events, u64: data };
-    // SAFETY: a whole event.
-    unsafe { real::epoll_ctl(entry.ep, op, entry.fd, &raw mut event) }
-}
-
-fn mark(index: usize) -> u64 {
-    MARK | index as u64
-}
-
+/// Waits by `wait`, until the program has something to know.
+///
 /// # Safety
-/// As for epoll_ctl(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    // SAFETY: the program's own event, where there is one.
-    let wanted = unsafe { event.as_ref() }.copied();
-    if let Some(wanted) = wanted
-        && (op == libc::EPOLL_CTL_ADD || op == libc::EPOLL_CTL_MOD)
-        && config::active().is_some()
-        && let Some(cookie) = unconnected(fd)
-    {
-        let mut entry = Entry { cookie, ep, fd, events: wanted.events, data: wanted.u64, hidden: false };
-        if let Found::Pending(guard) = pending::find_cookie(cookie)
-            && let Progress::Waits(guard, events) = step(fd, guard)
-        {
-            entry.hidden = true;
-            let Some(index) = keep(entry) else { return sys::fail(libc::ENOMEM) };
-            let result = control(op, &entry, interest(events), mark(index));
-            drop(guard);
-            if result != 0 {
-                let errno = sys::errno();
-                remove(ep, fd);
-                sys::set_errno(errno);
-            }
-            return result;
-        }
-        // SAFETY: the program's own call.
-        let result = unsafe { real::epoll_ctl(ep, op, fd, event) };
-        if result == 0 {
-            keep(entry);
-        }
-        return result;
-    }
-    if op == libc::EPOLL_CTL_DEL && HIGH.load(Ordering::Relaxed) > 0 && config::active().is_some() {
-        remove(ep, fd);
-    }
-    // SAFETY: the program's own call.
-    unsafe { real::epoll_ctl(ep, op, fd, event) }
-}
-
-/// The cookie of a TCP socket without a peer: one that may yet be connected, or is being.
-fn unconnected(fd: c_int) -> Option<u64> {
-    sys::tcp_family(fd)?;
-    if sys::option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) != Some(0) {
-        return None;
-    }
-    let cookie = sys::cookie(fd)?;
-    if !matches!(pending::find_cookie(cookie), Found::None) {
-        return Some(cookie);
-    }
-    let before = sys::errno();
-    // SAFETY: all zeros is a valid sockaddr_storage, with room for every address.
-    let connected = unsafe {
-        let mut addr: libc::sockaddr_storage = std::mem::zeroed();
-        let mut len = size_of_val(&addr) as libc::socklen_t;
-        real::getpeername(fd, (&raw mut addr).cast(), &raw mut len) == 0
-    };
-    sys::set_errno(before);
-    (!connected).then_some(cookie)
-}
-
-/// Level-triggered: a handshake takes all there is, or is called again.
-fn interest(events: c_short) -> u32 {
-    if events & libc::POLLOUT != 0 { libc::EPOLLOUT as u32 } else { libc::EPOLLIN as u32 }
-}
-
-/// A handshake has begun on `fd` and waits for `events`: the kernel's interest becomes the handshake's.
-pub(crate) fn hide(fd: c_int, cookie: u64, events: c_short) {
-    let before = sys::errno();
-    with(|entries| {
-        for (index, entry) in used(entries) {
-            if entry.cookie == cookie && entry.fd == fd {
-                entry.hidden = control(libc::EPOLL_CTL_MOD, entry, interest(events), mark(index)) == 0;
-            }
-        }
-    });
-    sys::set_errno(before);
-}
-
-/// A handshake has ended: the program's interest is put back, and the registrations are no longer of concern.
-pub(crate) fn restore(cookie: u64) {
-    let before = sys::errno();
-    with(|entries| {
-        for (_, entry) in used(entries) {
-            if entry.cookie == cookie {
-                if entry.hidden {
-                    control(libc::EPOLL_CTL_MOD, entry, entry.events, entry.data);
-                }
-                *entry = FREE;
-            }
-        }
-    });
-    sys::set_errno(before);
-}
-
-/// A socket was closed before its session was open.
-pub(crate) fn forget(cookie: u64) {
-    with(|entries| used(entries).filter(|(_, entry)| entry.cookie == cookie).for_each(|(_, entry)| *entry = FREE));
-}
-
-/// Another socket was put under `fd`: the kernel has forgotten the old one's registrations.
-pub(crate) fn moved(old: u64, new: u64, fd: c_int) {
-    with(|entries| {
-        for (_, entry) in used(entries) {
-            if entry.cookie == old && entry.fd == fd {
-                entry.cookie = new;
-                control(libc::EPOLL_CTL_ADD, entry, entry.events, entry.data);
-            }
-        }
-    });
-}
-
-/// Moves the handshake that an event of the kernel belongs to. `Some`: what the program is to see instead.
-fn handle(index: usize) -> Option<epoll_event> {
-    let entry = with(|entries| entries.get(index).copied())?.filter(|entry| entry.cookie != 0 && entry.hidden)?;
-    let Found::Pending(guard) = pending::find_cookie(entry.cookie) else {
-        restore(entry.cookie);
-        return None;
-    };
-    match step(entry.fd, guard) {
-        Progress::Open => None,
-        Progress::Waits(_, events) => {
-            control(libc::EPOLL_CTL_MOD, &entry, interest(events), mark(index));
-            None
-        }
-        Progress::Failed(guard, _) => {
-            // The program learns the reason from SO_ERROR; until then the state stays, its registration does not.
-            drop(guard);
-            restore(entry.cookie);
-            let events = failed_events((entry.events & 0xffff) as c_short) as u16;
-            Some(epoll_event { events: events.into(), u64: entry.data })
-        }
-    }
-}
-
-/// The program's wait, `kernel` being the call that it made, without the handshakes' events.
-fn wait(events: *mut epoll_event, timeout_ns: Option<u64>, kernel: impl Fn(Option<u64>) -> c_int) -> c_int {
-    let deadline = timeout_ns.map(|ns| sys::now().saturating_add(ns));
-    let mut left = timeout_ns;
+/// `wait` returns how many events it has written to `events`.
+unsafe fn wait(
+    epfd: c_int,
+    events: *mut EpollEvent,
+    timeout: Option<Duration>,
+    wait: impl Fn(Option<Duration>) -> c_int,
+) -> c_int {
+    let mut budget = Budget::new(timeout);
     loop {
-        let n = kernel(left);
-        let Ok(count @ 1..) = usize::try_from(n) else { return n };
-        // SAFETY: the kernel has filled so many of the program's events.
-        let events = unsafe { std::slice::from_raw_parts_mut(events, count) };
-        let mut kept = 0;
-        for i in 0..count {
-            let event = events[i];
-            let shown =
-                if event.u64 & MARK_MASK == MARK { handle((event.u64 & !MARK_MASK) as usize) } else { Some(event) };
-            if let Some(shown) = shown {
-                events[kept] = shown;
-                kept += 1;
-            }
+        let count = wait(budget.next());
+        if count < 0 {
+            return count;
         }
-        if kept > 0 || left == Some(0) {
+        // SAFETY: the kernel wrote that many.
+        let events = unsafe { std::slice::from_raw_parts_mut(events, count as usize) };
+        let kept = no_unwind(|| {
+            let mut kept = 0;
+            for i in 0..events.len() {
+                if let Some(event) = translate(epfd, events[i]) {
+                    events[kept] = event;
+                    kept += 1;
+                }
+            }
+            kept
+        });
+        let hidden = kept < events.len();
+        if kept > 0 || !budget.again(hidden) {
             return kept as c_int;
         }
-        left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
     }
 }
 
-/// # Safety
-/// As for epoll_wait(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
-    if HIGH.load(Ordering::Relaxed) == 0 {
-        // SAFETY: the program's own call.
-        return unsafe { real::epoll_wait(ep, events, max, timeout) };
+/// A time-out in milliseconds; negative: none.
+fn from_ms(timeout: c_int) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}
+
+hook! {
+    /// epoll_ctl(2).
+    fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut EpollEvent) -> c_int {
+        let known = matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL);
+        let asked = match event.as_ref() {
+            Some(event) => *event,
+            None if operation == libc::EPOLL_CTL_DEL => EpollEvent { events: 0, u64: 0 },
+            None => return real::epoll_ctl(epfd, operation, fd, event),
+        };
+        if config::get().is_none() || !known {
+            return real::epoll_ctl(epfd, operation, fd, event);
+        }
+        match no_unwind(|| control(epfd, operation, fd, asked)) {
+            None => real::epoll_ctl(epfd, operation, fd, event),
+            Some(Ok(())) => 0,
+            Some(Err(errno)) => {
+                sys::set_errno(errno);
+                -1
+            }
+        }
     }
-    let timeout_ns = u64::try_from(timeout).ok().map(|ms| ms * 1_000_000);
-    // SAFETY: the program's own call, with the time that is left of its own.
-    wait(events, timeout_ns, |left| unsafe { real::epoll_wait(ep, events, max, milliseconds(left)) })
-}
 
-/// # Safety
-/// As for epoll_pwait(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
-    ep: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: c_int,
-    mask: *const sigset_t,
-) -> c_int {
-    let timeout_ns = u64::try_from(timeout).ok().map(|ms| ms * 1_000_000);
-    // SAFETY: as above.
-    wait(events, timeout_ns, |left| unsafe { real::epoll_pwait(ep, events, max, milliseconds(left), mask) })
-}
+    /// epoll_wait(2).
+    fn epoll_wait(epfd: c_int, events: *mut EpollEvent, room: c_int, timeout: c_int) -> c_int {
+        if config::get().is_none() {
+            return real::epoll_wait(epfd, events, room, timeout);
+        }
+        wait(epfd, events, from_ms(timeout), |limit| {
+            real::epoll_wait(epfd, events, room, crate::wait::to_ms(limit))
+        })
+    }
 
-/// # Safety
-/// As for epoll_pwait2(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(
-    ep: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: the program's own time.
-    let timeout_ns = unsafe { timeout.as_ref() }.map(nanoseconds);
-    wait(events, timeout_ns, |left| {
-        let time = left.map(timespec_of);
-        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: as above.
-        unsafe { real::epoll_pwait2(ep, events, max, time, mask) }
-    })
-}
+    /// epoll_pwait(2).
+    fn epoll_pwait(
+        epfd: c_int, events: *mut EpollEvent, room: c_int, timeout: c_int, mask: *const sigset_t
+    ) -> c_int {
+        if config::get().is_none() {
+            return real::epoll_pwait(epfd, events, room, timeout, mask);
+        }
+        wait(epfd, events, from_ms(timeout), |limit| {
+            real::epoll_pwait(epfd, events, room, crate::wait::to_ms(limit), mask)
+        })
+    }
 
-/// The time as epoll_wait takes it, rounded up so that a wait never ends early.
-fn milliseconds(left: Option<u64>) -> c_int {
-    left.map_or(-1, |ns| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX))
+    /// epoll_pwait2(2).
+    fn epoll_pwait2(
+        epfd: c_int, events: *mut EpollEvent, room: c_int, timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int {
+        let Some(limit) = crate::wait::from_timespec(timeout) else {
+            return real::epoll_pwait2(epfd, events, room, timeout, mask);
+        };
+        if config::get().is_none() {
+            return real::epoll_pwait2(epfd, events, room, timeout, mask);
+        }
+        wait(epfd, events, limit, |limit| {
+            let limit = limit.map(crate::wait::to_timespec);
+            let at = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            real::epoll_pwait2(epfd, events, room, at, mask)
+        })
+    }
 }

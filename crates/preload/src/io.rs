@@ -1,182 +1,275 @@
-//! Calls that move data or end it: while a session is not open, they behave as on a connection that is still being made.
+//! Input and output: while a session is being opened nothing can be sent and nothing has come, in the words of every call
+//! that a C program has for that. Once it is open these hooks do nothing.
+//!
+//! Names with `_chk` are what compilers make of calls whose buffers they know (FORTIFY_SOURCE).
 
-use crate::connect::wait;
-use crate::pending::{self, Found};
-use crate::progress::{Progress, step};
-use crate::{config, real, sys};
-use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use crate::addr::RawAddr;
+use crate::connect::{self, Course};
+use crate::handshake::{self, Stage};
+use crate::process::no_unwind;
+use crate::sys::{self, Errno};
+use crate::wait::{Settled, settle};
+use crate::{config, real, socket, table};
+use libc::{
+    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
 
-/// Whether the program's call on `fd` may go on. Otherwise errno is set.
-fn may(fd: c_int, flags: c_int) -> bool {
-    if !pending::any() {
-        return true;
+/// What a call has to say about a connect that is under way or failed; `None`: it is the kernel's turn.
+///
+/// A descriptor that waits waits for the session, as it would for a connection.
+#[inline]
+fn hold(fd: c_int, flags: c_int, limit: c_int) -> Option<Errno> {
+    if table::is_quiet() { None } else { held(fd, flags, limit) }
+}
+
+#[cold]
+fn held(fd: c_int, flags: c_int, limit: c_int) -> Option<Errno> {
+    match handshake::look(fd) {
+        Stage::Plain => None,
+        Stage::Failed => failed(fd),
+        Stage::Waiting { .. } if flags & libc::MSG_DONTWAIT != 0 || socket::is_nonblocking(fd) => Some(libc::EAGAIN),
+        Stage::Waiting { .. } => match settle(fd, socket::time_limit(fd, limit)) {
+            Settled::Plain => None,
+            Settled::Failed => failed(fd),
+            Settled::Interrupted => Some(libc::EINTR),
+            Settled::TimedOut => Some(libc::EAGAIN),
+        },
     }
-    let guard = match pending::find(fd) {
-        Found::None => return true,
-        Found::Busy => {
-            sys::set_errno(libc::EAGAIN);
-            return false;
-        }
-        Found::Pending(guard) => guard,
-    };
-    match step(fd, guard) {
-        Progress::Open => true,
-        Progress::Failed(guard, errno) => {
-            crate::connect::tell(guard, errno);
-            false
-        }
-        Progress::Waits(guard, _) => {
-            drop(guard);
-            if flags & libc::MSG_DONTWAIT != 0 || sys::is_nonblocking(fd) {
-                sys::set_errno(libc::EAGAIN);
-                return false;
-            }
-            wait(fd, sys::send_timeout_ns(fd)) == 0
-        }
-    }
 }
 
-macro_rules! gated {
-    ($($name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)*; $flags:expr) -> $result:ty;)*) => {$(
-        /// # Safety
-        /// As for the C function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($fd: c_int $(, $arg: $type)*) -> $result {
-            if may($fd, $flags) {
-                // SAFETY: the program's own call.
-                unsafe { real::$name($fd $(, $arg)*) }
-            } else {
-                -1
-            }
-        }
-    )*};
+fn failed(fd: c_int) -> Option<Errno> {
+    no_unwind(|| table::find_live(fd).map(|mut guard| handshake::take_error(&mut guard))).filter(|errno| *errno != 0)
 }
 
-gated! {
-    read(fd: c_int, buffer: *mut libc::c_void, len: size_t; 0) -> ssize_t;
-    write(fd: c_int, buffer: *const libc::c_void, len: size_t; 0) -> ssize_t;
-    readv(fd: c_int, parts: *const iovec, n: c_int; 0) -> ssize_t;
-    writev(fd: c_int, parts: *const iovec, n: c_int; 0) -> ssize_t;
-    send(fd: c_int, buffer: *const libc::c_void, len: size_t, flags: c_int; flags) -> ssize_t;
-    recv(fd: c_int, buffer: *mut libc::c_void, len: size_t, flags: c_int; flags) -> ssize_t;
-    recvfrom(fd: c_int, buffer: *mut libc::c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t; flags) -> ssize_t;
-    sendmsg(fd: c_int, message: *const msghdr, flags: c_int; flags) -> ssize_t;
-    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int; flags) -> ssize_t;
-    sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int; flags) -> c_int;
-    recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec; flags) -> c_int;
-    sendfile(to: c_int, from: c_int, offset: *mut off_t, n: size_t; 0) -> ssize_t;
-    sendfile64(to: c_int, from: c_int, offset: *mut off_t, n: size_t; 0) -> ssize_t;
-    __read_chk(fd: c_int, buffer: *mut libc::c_void, len: size_t, size: size_t; 0) -> ssize_t;
-    __recv_chk(fd: c_int, buffer: *mut libc::c_void, len: size_t, size: size_t, flags: c_int; flags) -> ssize_t;
-    __recvfrom_chk(fd: c_int, buffer: *mut libc::c_void, len: size_t, size: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t; flags) -> ssize_t;
+fn hold_in(fd: c_int, flags: c_int) -> Option<Errno> {
+    hold(fd, flags, libc::SO_RCVTIMEO)
 }
 
-/// A connect in the SYN (MSG_FASTOPEN) becomes a connect and a send: the SYN's data is the handshake's.
+fn hold_out(fd: c_int, flags: c_int) -> Option<Errno> {
+    hold(fd, flags, libc::SO_SNDTIMEO)
+}
+
+/// Connects for a call that both connects and sends (MSG_FASTOPEN, RFC 7413). Once this is done, the data go as they would
+/// on a connection; a call that does not wait is told that its data were not sent, as without a cookie.
 ///
 /// # Safety
-/// As for sendto(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendto(
-    fd: c_int,
-    buffer: *const libc::c_void,
-    len: size_t,
-    flags: c_int,
-    to: *const sockaddr,
-    to_len: socklen_t,
-) -> ssize_t {
-    if flags & libc::MSG_FASTOPEN != 0 && !to.is_null() && config::active().is_some() && sys::tcp_family(fd).is_some() {
-        // SAFETY: the caller's promise about `to`.
-        if unsafe { crate::connect::connect(fd, to, to_len) } != 0 {
-            return -1;
+/// `addr` is null or valid for `len` bytes.
+unsafe fn connect_first(fd: c_int, flags: c_int, addr: *const sockaddr, len: socklen_t) -> First {
+    if flags & libc::MSG_FASTOPEN == 0 || config::get().is_none() {
+        return First::Go;
+    }
+    // SAFETY: the caller's promise.
+    let Some(wanted) = (unsafe { RawAddr::read(addr, len) }) else { return First::Go };
+    match connect::decide(fd, &wanted) {
+        Course::Real | Course::Session(..) => First::Go,
+        Course::Failed(errno) => First::Fail(errno),
+        Course::Pending { again } if flags & libc::MSG_DONTWAIT != 0 || socket::is_nonblocking(fd) => {
+            First::Fail(connect::under_way(again))
         }
-        // SAFETY: the program's own call, on a connected socket.
-        return unsafe { real::send(fd, buffer, len, flags & !libc::MSG_FASTOPEN) };
-    }
-    if !may(fd, flags) {
-        return -1;
-    }
-    // SAFETY: the program's own call.
-    unsafe { real::sendto(fd, buffer, len, flags, to, to_len) }
-}
-
-/// # Safety
-/// As for splice(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
-    from: c_int,
-    from_offset: *mut libc::loff_t,
-    to: c_int,
-    to_offset: *mut libc::loff_t,
-    n: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    if !may(from, 0) || !may(to, 0) {
-        return -1;
-    }
-    // SAFETY: the program's own call.
-    unsafe { real::splice(from, from_offset, to, to_offset, n, flags) }
-}
-
-/// # Safety
-/// As for shutdown(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    match pending::find(fd) {
-        Found::Pending(guard) => match step(fd, guard) {
-            Progress::Open => {}
-            Progress::Waits(..) | Progress::Failed(..) => return sys::fail(libc::ENOTCONN),
+        // SAFETY: the caller's promise.
+        Course::Pending { again } => match unsafe { connect::complete(fd, addr, len, again) } {
+            0 => First::Connected,
+            errno => First::Fail(errno),
         },
-        Found::Busy => return sys::fail(libc::ENOTCONN),
-        Found::None => {}
     }
-    // SAFETY: the program's own call.
-    unsafe { real::shutdown(fd, how) }
 }
 
-/// # Safety
-/// As for close(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if pending::any()
-        && let Found::Pending(mut guard) = pending::find(fd)
-    {
-        if guard.duplicates > 0 {
-            guard.duplicates -= 1;
-        } else {
-            crate::epoll::forget(guard.cookie());
-            guard.release();
+/// What becomes of a call that both connects and sends.
+enum First {
+    /// It does so itself.
+    Go,
+    /// The connection is there.
+    Connected,
+    Fail(Errno),
+}
+
+fn fail(errno: Errno) -> ssize_t {
+    sys::set_errno(errno);
+    -1
+}
+
+hook! {
+    /// read(2).
+    fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+        match hold_in(fd, 0) {
+            None => real::read(fd, buffer, len),
+            Some(errno) => fail(errno),
         }
     }
-    // SAFETY: the program's own call.
-    unsafe { real::close(fd) }
-}
 
-fn duplicated(fd: c_int) {
-    if pending::any()
-        && let Found::Pending(mut guard) = pending::find(fd)
-    {
-        guard.duplicates += 1;
+    /// read(2) by the C library's own name.
+    fn __read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+        read(fd, buffer, len)
     }
-}
 
-macro_rules! duplicating {
-    ($($name:ident(fd: c_int $(, $arg:ident)*);)*) => {$(
-        /// # Safety
-        /// As for the C function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(fd: c_int $(, $arg: c_int)*) -> c_int {
-            // SAFETY: the program's own call.
-            let result = unsafe { real::$name(fd $(, $arg)*) };
-            if result >= 0 {
-                duplicated(fd);
+    /// read(2), checked.
+    fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+        match hold_in(fd, 0) {
+            None => real::__read_chk(fd, buffer, len, room),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// readv(2).
+    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        match hold_in(fd, 0) {
+            None => real::readv(fd, parts, count),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// recv(2).
+    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+        match hold_in(fd, flags) {
+            None => real::recv(fd, buffer, len, flags),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// recv(2), checked.
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+        match hold_in(fd, flags) {
+            None => real::__recv_chk(fd, buffer, len, room, flags),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// recvfrom(2).
+    fn recvfrom(
+        fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t
+    ) -> ssize_t {
+        match hold_in(fd, flags) {
+            None => real::recvfrom(fd, buffer, len, flags, addr, addr_len),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// recvfrom(2), checked.
+    fn __recvfrom_chk(
+        fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int, addr: *mut sockaddr,
+        addr_len: *mut socklen_t
+    ) -> ssize_t {
+        match hold_in(fd, flags) {
+            None => real::__recvfrom_chk(fd, buffer, len, room, flags, addr, addr_len),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// recvmsg(2).
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        match hold_in(fd, flags) {
+            None => real::recvmsg(fd, message, flags),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// recvmmsg(2).
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
+        match hold_in(fd, flags) {
+            None => real::recvmmsg(fd, messages, count, flags, timeout),
+            Some(errno) => fail(errno) as c_int,
+        }
+    }
+
+    /// write(2).
+    fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+        match hold_out(fd, 0) {
+            None => real::write(fd, buffer, len),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// write(2) by the C library's own name.
+    fn __write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+        write(fd, buffer, len)
+    }
+
+    /// writev(2).
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        match hold_out(fd, 0) {
+            None => real::writev(fd, parts, count),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// send(2).
+    fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+        match hold_out(fd, flags) {
+            None => real::send(fd, buffer, len, flags),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// send(2) by the C library's own name.
+    fn __send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+        send(fd, buffer, len, flags)
+    }
+
+    /// sendto(2).
+    fn sendto(
+        fd: c_int, buffer: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t
+    ) -> ssize_t {
+        match connect_first(fd, flags, addr, addr_len) {
+            First::Go => {}
+            First::Connected => return real::send(fd, buffer, len, flags & !libc::MSG_FASTOPEN),
+            First::Fail(errno) => return fail(errno),
+        }
+        match hold_out(fd, flags) {
+            None => real::sendto(fd, buffer, len, flags, addr, addr_len),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// sendmsg(2).
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        if let Some(asked) = message.as_ref() {
+            match connect_first(fd, flags, asked.msg_name.cast(), asked.msg_namelen) {
+                First::Go => {}
+                First::Connected => {
+                    let there = msghdr { msg_name: std::ptr::null_mut(), msg_namelen: 0, ..*asked };
+                    return real::sendmsg(fd, &raw const there, flags & !libc::MSG_FASTOPEN);
+                }
+                First::Fail(errno) => return fail(errno),
             }
-            result
         }
-    )*};
-}
+        match hold_out(fd, flags) {
+            None => real::sendmsg(fd, message, flags),
+            Some(errno) => fail(errno),
+        }
+    }
 
-duplicating! {
-    dup(fd: c_int);
-    dup2(fd: c_int, to);
-    dup3(fd: c_int, to, flags);
+    /// sendmmsg(2).
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        match hold_out(fd, flags) {
+            None => real::sendmmsg(fd, messages, count, flags),
+            Some(errno) => fail(errno) as c_int,
+        }
+    }
+
+    /// sendfile(2).
+    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        match hold_out(to, 0) {
+            None => real::sendfile(to, from, offset, count),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// sendfile(2) with 64-bit offsets.
+    fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, count: size_t) -> ssize_t {
+        match hold_out(to, 0) {
+            None => real::sendfile64(to, from, offset, count),
+            Some(errno) => fail(errno),
+        }
+    }
+
+    /// splice(2).
+    fn splice(
+        from: c_int, from_offset: *mut off64_t, to: c_int, to_offset: *mut off64_t, len: size_t, flags: c_uint
+    ) -> ssize_t {
+        let waits = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+        match hold_in(from, waits).or_else(|| hold_out(to, waits)) {
+            None => real::splice(from, from_offset, to, to_offset, len, flags),
+            Some(errno) => fail(errno),
+        }
+    }
 }

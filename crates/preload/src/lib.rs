@@ -1,37 +1,76 @@
-//! The LD_PRELOAD shim: programs use sessions without knowing (P29–P33, S9, S23).
+//! The LD_PRELOAD shim: unmodified programs use sessions without knowing (P29–P33, S9, S23).
 //!
-//! `LD_PRELOAD=libphoebus_preload.so PHOEBUS_GW=host/port COMMAND` is all it takes. The descriptor that the program connects
-//! is connected to the first gateway instead, and the handshake runs on it inside the program's own connect, poll, select
-//! and epoll calls. There is no thread, no runtime and no other descriptor. After OPENED the shim is out of the way: the
-//! program reads and writes the socket itself.
+//! `LD_PRELOAD=libphoebus_preload.so PHOEBUS_GW=host/port COMMAND` is all it takes. `docs/guide/preload.md` says how to use it
+//! and what it cannot reach; this is how it works.
 //!
-//! # Rules for everything in this crate
+//! The program's own descriptor connects to the gateway instead of the destination, and says the handshake of
+//! `docs/protocol/session.md` there. There are no threads and there is no runtime: the handshake advances inside the calls
+//! that the program makes to find out how its connect is going. Until it is over, those calls say what they would say of a
+//! connection that is not there yet; from then on the descriptor is a plain TCP connection to the gateway, which relays,
+//! and no call on it costs more than before.
 //!
-//! A hook may run in a signal handler, between fork and exec, or in a program that replaces malloc. After the constructor
-//! has run, hooks do not allocate, do not wait for locks, do not read the environment, and use no thread-locals with
-//! destructors. The two exceptions are named where they are: resolving the gateway's name once, and writing a report.
+//! Reading order:
 //!
-//! State belongs to sockets, not to descriptors: it is kept under the kernel's SO_COOKIE, and so survives dup, fork, and
-//! closes that nobody saw. A child of vfork shares this memory with its parent: it changes nothing.
+//! - `connect`: whether a connect opens a session; `handshake`: how that advances, and how it ends.
+//! - `wait` (poll), `select`, `epoll`: where programs wait, and what is hidden from them.
+//! - `io`, `options`, `close`: what other calls say meanwhile. `names`: what the program looked up.
+//! - `table`: what is known of a socket; `record`: what its handshake needs; `process`: fork and locks.
+//! - `socket`: the program's socket made fit for its gateway. `config`, `report`, `bypass`: what users see.
+//! - `real`, `sys`, `addr`: the functions behind the hooks, system calls, addresses.
 //!
-//! Reading order: [`connect`] starts a session, [`pending`] holds it until it is open, [`progress`] moves its handshake;
-//! [`poll`], [`select`] and [`epoll`] let the program wait for it; [`io`] and [`options`] answer for it meanwhile.
+//! A guest in other people's processes, this library allocates nothing after its constructor (except to look up a gateway
+//! by name), takes no lock that waits for anything but a few system calls, reads no variable, leaves `errno` alone when a
+//! call succeeds, has no thread-local state, and lets threads be cancelled and signal handlers jump where they could before.
 
-#![allow(unsafe_code, reason = "every function here replaces one of C and talks to the next one in line")]
-#![allow(unreachable_pub, reason = "the C names are what this library exports")]
+#![allow(unsafe_code, reason = "every hook speaks C")]
+#![cfg_attr(test, allow(dead_code, reason = "a test program is not to have hooks, and so does not use what they use"))]
 
+#[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
+compile_error!("the preload shim is for 64-bit Linux with the GNU C library");
+
+/// Defines functions that stand in front of the C library's. Their callers keep the promises that those ask for, and the
+/// bodies rely on nothing else.
+macro_rules! hook {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// That of the C library's function.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+            // SAFETY: the caller keeps the C library's function's promises, which the body passes on.
+            unsafe { $body }
+        }
+    )*};
+}
+
+mod addr;
+mod bypass;
+mod close;
 mod config;
 mod connect;
 mod epoll;
+mod handshake;
 mod io;
 mod names;
 mod options;
-mod pending;
-mod poll;
-mod progress;
+mod process;
 mod real;
-mod replace;
+mod record;
 mod report;
 mod select;
-mod sessions;
+mod socket;
 mod sys;
+mod table;
+mod wait;
+
+/// Runs when the library is loaded, before the program's `main`.
+extern "C" fn construct() {
+    real::find_all();
+    config::init();
+}
+
+#[used]
+#[cfg(not(test))]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = construct;

@@ -1,173 +1,235 @@
-//! The names that the program looked up, so that destinations can be selected by name (P33).
+//! The names under which the program looked addresses up, so that `PHOEBUS_ONLY` and `PHOEBUS_EXCEPT` can match by name
+//! (P33): hooks of getaddrinfo(3), gethostbyname(3) and their kin.
+//!
+//! A ring of fixed size: when as many names were looked up since, the oldest is forgotten. Programs that resolve names
+//! without the C library are matched by address only.
 
-use crate::{config, real, sys};
-use libc::{addrinfo, c_char, c_int, hostent};
+use crate::addr::RawAddr;
+use crate::config::{self, Config};
+use crate::process::{Locked, no_unwind};
+use crate::real::{self, AsyncLookup};
+use libc::{addrinfo, c_char, c_int, hostent, size_t};
+use phoebus_proto::endpoint::{NAME_MAX, is_name};
 use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Addresses remembered; the oldest give way.
-const ENTRIES: usize = 1024;
-/// Names longer than this are not remembered: they would not be names (RFC 1035 §2.3.4).
-const NAME_MAX: usize = phoebus_proto::endpoint::NAME_MAX;
+/// Pairs of a name and an address that are remembered.
+const PAIRS: usize = 1024;
 
+/// All zero: nothing.
 #[derive(Clone, Copy)]
-struct Entry {
-    ip: Option<IpAddr>,
+struct Pair {
+    /// An IPv4 address as a mapped one.
+    ip: [u8; 16],
     len: u8,
     name: [u8; NAME_MAX],
 }
 
-impl Entry {
-    fn name(&self) -> &str {
-        std::str::from_utf8(&self.name[..self.len.into()]).unwrap_or("")
-    }
+struct Ring {
+    pairs: [Pair; PAIRS],
+    next: usize,
 }
 
-struct Table(std::cell::UnsafeCell<[Entry; ENTRIES]>);
-// SAFETY: entries are read and written only between `lock` and `unlock`.
-unsafe impl Sync for Table {}
+static RING: Locked<Ring> =
+    Locked::new(Ring { pairs: [Pair { ip: [0; 16], len: 0, name: [0; NAME_MAX] }; PAIRS], next: 0 });
 
-static TABLE: Table = Table(std::cell::UnsafeCell::new([Entry { ip: None, len: 0, name: [0; NAME_MAX] }; ENTRIES]));
-static OWNER: AtomicU32 = AtomicU32::new(0);
-static USED: AtomicUsize = AtomicUsize::new(0);
-
-/// Calls `ask` with the names that led to `ip`, the latest first.
-pub(crate) fn with<T>(ip: IpAddr, ask: impl for<'a> FnOnce(Names<'a>) -> T) -> T {
-    if USED.load(Ordering::Acquire) == 0 || !lock() {
-        return ask(Names { entries: &[], ip });
-    }
-    // SAFETY: locked.
-    let entries = unsafe { &*TABLE.0.get() };
-    let answer = ask(Names { entries, ip });
-    unlock();
-    answer
+/// Whether the settings send a connection to `address` through gateways, by its number or by its names.
+pub(crate) fn selects(config: &Config, address: SocketAddr) -> bool {
+    let ip = octets(address.ip());
+    RING.with(|ring| {
+        let names = ring.pairs.iter().filter(|pair| pair.len > 0 && pair.ip == ip).map(Pair::name);
+        config.selects(address, names)
+    })
 }
 
-/// Names of one address.
-#[derive(Clone)]
-pub(crate) struct Names<'a> {
-    entries: &'a [Entry],
-    ip: IpAddr,
-}
-
-impl<'a> Iterator for Names<'a> {
-    type Item = &'a str;
-
-    fn next(&mut self) -> Option<&'a str> {
-        while let Some((entry, rest)) = self.entries.split_first() {
-            self.entries = rest;
-            if entry.ip == Some(self.ip) {
-                return Some(entry.name());
-            }
-        }
-        None
-    }
-}
-
-fn remember(ip: IpAddr, name: &CStr) {
-    let name = name.to_bytes();
-    let name = name.strip_suffix(b".").unwrap_or(name);
-    if name.is_empty() || name.len() > NAME_MAX || !lock() {
-        return;
-    }
-    // SAFETY: locked.
-    let entries = unsafe { &mut *TABLE.0.get() };
-    let ip = ip.to_canonical();
-    let known =
-        entries.iter().any(|entry| entry.ip == Some(ip) && entry.name[..entry.len.into()].eq_ignore_ascii_case(name));
-    if !known {
-        let entry = &mut entries[USED.fetch_add(1, Ordering::AcqRel) % ENTRIES];
-        entry.ip = Some(ip);
-        entry.len = name.len() as u8;
-        entry.name[..name.len()].copy_from_slice(name);
-        entry.name[..name.len()].make_ascii_lowercase();
-    }
-    unlock();
-}
-
-/// Takes the table; `false` in a signal handler that interrupted its own thread here.
-fn lock() -> bool {
-    let me = sys::thread();
-    loop {
-        match OWNER.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return true,
-            Err(owner) if owner == me => return false,
-            // SAFETY: no conditions.
-            Err(_) => unsafe { libc::sched_yield() },
-        };
-    }
-}
-
-fn unlock() {
-    OWNER.store(0, Ordering::Release);
-}
-
+/// The addresses in a list that getaddrinfo(3) made.
+///
 /// # Safety
-/// As for getaddrinfo(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getaddrinfo(
-    node: *const c_char,
-    service: *const c_char,
-    hints: *const addrinfo,
-    result: *mut *mut addrinfo,
-) -> c_int {
-    // SAFETY: the program's own call; afterwards `result` is a valid list and `node`, if any, a valid string.
-    unsafe {
-        let code = real::getaddrinfo(node, service, hints, result);
-        if code == 0 && !node.is_null() && config::active().is_some() {
-            let name = CStr::from_ptr(node);
-            let mut entry = *result;
-            while let Some(info) = entry.as_ref() {
-                if let Some(addr) = sys::socket_addr(info.ai_addr, info.ai_addrlen) {
-                    remember(SocketAddr::ip(&addr), name);
-                }
-                entry = info.ai_next;
-            }
-        }
-        code
-    }
+/// `list` is null or such a list, and lives as long as the iterator.
+pub(crate) unsafe fn addresses(list: *const addrinfo) -> impl Iterator<Item = IpAddr> {
+    let mut next = list;
+    std::iter::from_fn(move || {
+        // SAFETY: null, or an item of the list.
+        let item = unsafe { next.as_ref() }?;
+        next = item.ai_next;
+        // SAFETY: an item's address is valid for its length.
+        Some(unsafe { RawAddr::read(item.ai_addr, item.ai_addrlen) }.and_then(|raw| raw.socket_addr()))
+    })
+    .flatten()
+    .map(|address| address.ip())
 }
 
-unsafe fn remember_hostent(found: *mut hostent, name: *const c_char) {
-    // SAFETY: what gethostbyname returns is a valid hostent or null, and the name a valid string.
-    unsafe {
-        let Some(host) = found.as_ref() else { return };
-        if config::active().is_none() || name.is_null() {
+fn remember(name: &str, ip: IpAddr) {
+    let ip = octets(ip);
+    RING.with(|ring| {
+        if ring.pairs.iter().any(|pair| pair.ip == ip && pair.name() == name) {
             return;
         }
-        let mut list = host.h_addr_list;
-        while !list.is_null() && !(*list).is_null() {
-            match host.h_addrtype {
-                libc::AF_INET => remember((*list).cast::<[u8; 4]>().read_unaligned().into(), CStr::from_ptr(name)),
-                libc::AF_INET6 => remember((*list).cast::<[u8; 16]>().read_unaligned().into(), CStr::from_ptr(name)),
-                _ => {}
-            }
-            list = list.add(1);
+        let Some(pair) = ring.pairs.get_mut(ring.next) else { return };
+        // Host names are shorter than 256 bytes, which `is_name` has seen to.
+        (pair.ip, pair.len) = (ip, name.len() as u8);
+        pair.name[..name.len()].copy_from_slice(name.as_bytes());
+        ring.next = (ring.next + 1) % PAIRS;
+    });
+}
+
+impl Pair {
+    fn name(&self) -> &str {
+        // Only whole names are stored.
+        std::str::from_utf8(&self.name[..usize::from(self.len)]).unwrap_or("")
+    }
+}
+
+fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// The program's text, if it is a host name.
+///
+/// # Safety
+/// `name` is null or ends with a zero.
+unsafe fn host_name<'a>(name: *const c_char) -> Option<&'a str> {
+    if name.is_null() || config::get().is_none() || config::is_looking() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) }.to_str().ok()?;
+    Some(name.strip_suffix('.').unwrap_or(name)).filter(|name| is_name(name))
+}
+
+/// Remembers what a lookup found.
+///
+/// # Safety
+/// `name` as for [`host_name`], `list` as for [`addresses`].
+unsafe fn looked_up(name: *const c_char, list: *const addrinfo) {
+    no_unwind(|| {
+        // SAFETY: the caller's promise.
+        if let Some(name) = unsafe { host_name(name) } {
+            // SAFETY: likewise.
+            unsafe { addresses(list) }.for_each(|ip| remember(name, ip));
         }
+    });
+    config::look_ahead();
+}
+
+/// Likewise.
+///
+/// # Safety
+/// `name` as for [`host_name`]; `entry` is null or what a function of the gethostbyname family returned.
+unsafe fn looked_up_entry(name: *const c_char, entry: *const hostent) {
+    no_unwind(|| {
+        // SAFETY: the caller's promise.
+        let (Some(name), Some(entry)) = (unsafe { host_name(name) }, unsafe { entry.as_ref() }) else { return };
+        let mut next = entry.h_addr_list;
+        // SAFETY: the list ends with a null, and each address in it has the length that the entry says.
+        while let Some(bytes) = unsafe { next.as_ref() }.filter(|at| !at.is_null()) {
+            // SAFETY: as above.
+            let ip = unsafe {
+                match entry.h_addrtype {
+                    libc::AF_INET => IpAddr::from(bytes.cast::<[u8; 4]>().read()),
+                    libc::AF_INET6 => IpAddr::from(bytes.cast::<[u8; 16]>().read()),
+                    _ => return,
+                }
+            };
+            remember(name, ip);
+            // SAFETY: not at the list's end yet.
+            next = unsafe { next.add(1) };
+        }
+    });
+    config::look_ahead();
+}
+
+hook! {
+    /// getaddrinfo(3).
+    fn getaddrinfo(
+        node: *const c_char, service: *const c_char, hints: *const addrinfo, found: *mut *mut addrinfo
+    ) -> c_int {
+        let result = real::getaddrinfo(node, service, hints, found);
+        if result == 0 && config::get().is_some() {
+            looked_up(node, *found);
+        }
+        result
+    }
+
+    /// gai_error(3): how a lookup by getaddrinfo_a(3) has ended.
+    fn gai_error(request: *mut AsyncLookup) -> c_int {
+        let result = real::gai_error(request);
+        if result == 0 && config::get().is_some() {
+            looked_up((*request).name, (*request).found);
+        }
+        result
+    }
+
+    /// gethostbyname(3).
+    fn gethostbyname(name: *const c_char) -> *mut hostent {
+        let entry = real::gethostbyname(name);
+        if config::get().is_some() {
+            looked_up_entry(name, entry);
+        }
+        entry
+    }
+
+    /// gethostbyname2(3).
+    fn gethostbyname2(name: *const c_char, family: c_int) -> *mut hostent {
+        let entry = real::gethostbyname2(name, family);
+        if config::get().is_some() {
+            looked_up_entry(name, entry);
+        }
+        entry
+    }
+
+    /// gethostbyname_r(3).
+    fn gethostbyname_r(
+        name: *const c_char, entry: *mut hostent, buffer: *mut c_char, len: size_t, found: *mut *mut hostent,
+        error: *mut c_int
+    ) -> c_int {
+        let result = real::gethostbyname_r(name, entry, buffer, len, found, error);
+        if result == 0 && config::get().is_some() {
+            looked_up_entry(name, *found);
+        }
+        result
+    }
+
+    /// gethostbyname2_r(3).
+    fn gethostbyname2_r(
+        name: *const c_char, family: c_int, entry: *mut hostent, buffer: *mut c_char, len: size_t,
+        found: *mut *mut hostent, error: *mut c_int
+    ) -> c_int {
+        let result = real::gethostbyname2_r(name, family, entry, buffer, len, found, error);
+        if result == 0 && config::get().is_some() {
+            looked_up_entry(name, *found);
+        }
+        result
     }
 }
 
-/// # Safety
-/// As for gethostbyname(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gethostbyname(name: *const c_char) -> *mut hostent {
-    // SAFETY: the program's own call.
-    unsafe {
-        let found = real::gethostbyname(name);
-        remember_hostent(found, name);
-        found
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phoebus_proto::endpoint::Endpoint;
+    use phoebus_proto::settings::Settings;
 
-/// # Safety
-/// As for gethostbyname2(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gethostbyname2(name: *const c_char, family: c_int) -> *mut hostent {
-    // SAFETY: the program's own call.
-    unsafe {
-        let found = real::gethostbyname2(name, family);
-        remember_hostent(found, name);
-        found
+    #[test]
+    fn a_destination_is_selected_by_a_name_looked_up_before() {
+        let settings = Settings {
+            path: Endpoint::parse_path("pg1").unwrap(),
+            only: Some("a.example:443".parse().unwrap()),
+            ..Settings::default()
+        };
+        let config = Config::new(settings);
+        let address = "192.0.2.7:443".parse().unwrap();
+        assert!(!selects(&config, address));
+        remember("b.example", address.ip());
+        remember("A.example", "192.0.2.8".parse().unwrap());
+        assert!(!selects(&config, address));
+        remember("A.example", address.ip());
+        assert!(selects(&config, address));
+        for i in 0..PAIRS {
+            remember(&format!("host{i}"), "192.0.2.9".parse().unwrap());
+        }
+        assert!(!selects(&config, address), "the oldest pair makes room");
     }
 }

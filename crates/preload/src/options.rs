@@ -1,112 +1,136 @@
-//! Questions about a socket: its error, its peer, its congestion control.
+//! Socket options and names: getsockopt(2), setsockopt(2), getpeername(2), getsockname(2).
+//!
+//! Options that a program sets reach the session's first hop, because it is the program's own socket. What differs is said
+//! here: while a session is being opened there is no error and no peer, and afterwards the peer is the destination.
 
-use crate::config::Config;
-use crate::pending::{self, Found};
-use crate::progress::{Progress, step};
-use crate::{config, connect, real, sessions, sys};
-use libc::{c_int, sockaddr, socklen_t};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::addr::RawAddr;
+use crate::handshake::{self, Stage};
+use crate::process::no_unwind;
+use crate::sys::{self, Errno};
+use crate::table::{self, State};
+use crate::{config, real, socket};
+use libc::{c_int, c_void, sockaddr, socklen_t};
+use std::net::{Ipv4Addr, SocketAddr};
 
-/// Sockets for which the program itself chose a congestion control, the latest ones.
-static CHOSEN: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
-static TURN: AtomicUsize = AtomicUsize::new(0);
+/// The error of a connect that is under way or failed, if that is what `fd` has.
+fn pending_error(fd: c_int) -> Option<Errno> {
+    let mut guard = table::find_live(fd)?;
+    match handshake::advance(&mut guard, fd) {
+        Stage::Plain => None,
+        Stage::Waiting { .. } => Some(0),
+        Stage::Failed => Some(handshake::take_error(&mut guard)),
+    }
+}
 
+/// Where the program believes to be connected to; `Err` if it is not yet, `None` if the kernel knows better.
+fn peer(fd: c_int) -> Option<Result<RawAddr, Errno>> {
+    let mut guard = table::find(fd)?;
+    match guard.state() {
+        State::Open => {}
+        State::Pending => match handshake::advance(&mut guard, fd) {
+            Stage::Plain if guard.state() == State::Open => {}
+            Stage::Plain => return None,
+            Stage::Waiting { .. } | Stage::Failed => return Some(Err(libc::ENOTCONN)),
+        },
+        State::Failed => return Some(Err(libc::ENOTCONN)),
+        State::Watched | State::Free => return None,
+    }
+    Some(Ok(guard.facts().destination))
+}
+
+/// The family that the program believes its socket has, where another one took its place.
+fn believed_family(fd: c_int) -> Option<c_int> {
+    let believed = table::find(fd)?.facts().family;
+    (socket::family(fd)? != believed).then_some(believed)
+}
+
+/// Gives an integer option to the program.
+///
 /// # Safety
 /// As for getsockopt(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *mut libc::c_void,
-    len: *mut socklen_t,
-) -> c_int {
-    if level == libc::SOL_SOCKET
-        && name == libc::SO_ERROR
-        && let Found::Pending(guard) = pending::find(fd)
-    {
-        let error = match step(fd, guard) {
-            Progress::Open | Progress::Waits(..) => 0,
-            Progress::Failed(guard, errno) => {
-                connect::tell(guard, errno);
-                errno
-            }
-        };
-        // SAFETY: the caller's promise about `value` and `len`; the length is checked.
-        unsafe {
-            if len.is_null() || value.is_null() {
-                return sys::fail(libc::EFAULT);
-            }
-            let n = (*len as usize).min(size_of::<c_int>());
-            std::ptr::copy_nonoverlapping((&raw const error).cast::<u8>(), value.cast(), n);
-            *len = n as socklen_t;
-        }
-        return 0;
-    }
-    // SAFETY: the program's own call.
-    unsafe { real::getsockopt(fd, level, name, value, len) }
-}
-
-/// # Safety
-/// As for setsockopt(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const libc::c_void,
-    len: socklen_t,
-) -> c_int {
-    // SAFETY: the program's own call.
-    let result = unsafe { real::setsockopt(fd, level, name, value, len) };
-    if result == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_CONGESTION && config::active().is_some() {
-        let turn = TURN.fetch_add(1, Ordering::Relaxed) % CHOSEN.len();
-        CHOSEN[turn].store(sys::cookie(fd).unwrap_or(0), Ordering::Relaxed);
-    }
-    result
-}
-
-/// # Safety
-/// As for getpeername(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    match pending::find(fd) {
-        Found::Pending(guard) => match step(fd, guard) {
-            Progress::Open => {}
-            Progress::Waits(..) | Progress::Failed(..) => return sys::fail(libc::ENOTCONN),
-        },
-        Found::Busy => return sys::fail(libc::ENOTCONN),
-        Found::None => {}
-    }
-    if sessions::any()
-        && let Some(destination) = sys::cookie(fd).and_then(sessions::destination)
-    {
-        // SAFETY: the caller's promise; asking the kernel first keeps its errors for a connection that is gone.
-        unsafe {
-            let mut real_addr: libc::sockaddr_storage = std::mem::zeroed();
-            let mut real_len = size_of_val(&real_addr) as socklen_t;
-            if real::getpeername(fd, (&raw mut real_addr).cast(), &raw mut real_len) != 0 {
-                return -1;
-            }
-            return sys::give_addr(destination, c_int::from(real_addr.ss_family), addr, len);
-        }
-    }
-    // SAFETY: the program's own call.
-    unsafe { real::getpeername(fd, addr, len) }
-}
-
-/// Asks for the configured congestion control on the first hop, unless the program chose one itself. Where the kernel
-/// does not permit it the socket keeps its own; the report says what it has.
-pub(crate) fn prefer_congestion_control(config: &Config, fd: c_int) {
-    let Some(name) = &config.congestion_control else { return };
-    let cookie = sys::cookie(fd).unwrap_or(0);
-    if CHOSEN.iter().any(|chosen| chosen.load(Ordering::Relaxed) == cookie) {
-        return;
-    }
-    let before = sys::errno();
-    // SAFETY: the pointer and the length describe `name`.
+unsafe fn give_int(given: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's promise; cut to the room there is, as the kernel does.
     unsafe {
-        real::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_ptr().cast(), name.len() as socklen_t);
+        let count = (*len as usize).min(size_of::<c_int>());
+        std::ptr::copy_nonoverlapping(given.to_ne_bytes().as_ptr(), value.cast(), count);
+        *len = count as socklen_t;
     }
-    sys::set_errno(before);
+    0
+}
+
+hook! {
+    /// getsockopt(2).
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+        let given = match (level, name) {
+            _ if value.is_null() || len.is_null() || config::get().is_none() => None,
+            (libc::SOL_SOCKET, libc::SO_ERROR) if !table::is_quiet() => no_unwind(|| pending_error(fd)),
+            (libc::SOL_SOCKET, libc::SO_DOMAIN) => no_unwind(|| believed_family(fd)),
+            _ => None,
+        };
+        if let Some(given) = given {
+            return give_int(given, value, len);
+        }
+        let result = real::getsockopt(fd, level, name, value, len);
+        let info = result == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO);
+        if info && *len > 0 && matches!(handshake::look(fd), Stage::Waiting { .. }) {
+            // The state comes first: until there is a session, there is no connection.
+            value.cast::<u8>().write(handshake::TCP_SYN_SENT);
+        }
+        result
+    }
+
+    /// setsockopt(2).
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+        let result = real::setsockopt(fd, level, name, value, len);
+        if result == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
+            socket::chosen(fd);
+        }
+        result
+    }
+
+    /// getpeername(2): the destination, not the gateway.
+    fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        if config::get().is_none() || addr.is_null() || len.is_null() {
+            return real::getpeername(fd, addr, len);
+        }
+        match no_unwind(|| peer(fd)) {
+            None => real::getpeername(fd, addr, len),
+            Some(Err(errno)) => {
+                sys::set_errno(errno);
+                -1
+            }
+            Some(Ok(peer)) => {
+                // The kernel knows whether there still is one.
+                let (mut room, mut room_len) = (RawAddr::EMPTY, 0);
+                let result = real::getpeername(fd, room.room().as_mut_ptr().cast(), &raw mut room_len);
+                if result == 0 {
+                    peer.give(addr, len);
+                }
+                result
+            }
+        }
+    }
+
+    /// getsockname(2). Where a socket of another family took the place of the program's, there is no address of its family
+    /// to give, only the port.
+    fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        if config::get().is_none() || addr.is_null() || len.is_null() {
+            return real::getsockname(fd, addr, len);
+        }
+        match no_unwind(|| believed_family(fd)) {
+            Some(libc::AF_INET) => {
+                let port = sys::getsockname(fd).and_then(|own| own.socket_addr()).map_or(0, |own| own.port());
+                RawAddr::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), libc::AF_INET).give(addr, len);
+                0
+            }
+            Some(_) => {
+                let own = sys::getsockname(fd).and_then(|own| own.socket_addr());
+                let own = own.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+                // A mapped address says just what it is.
+                RawAddr::new(own, libc::AF_INET6).give(addr, len);
+                0
+            }
+            None => real::getsockname(fd, addr, len),
+        }
+    }
 }

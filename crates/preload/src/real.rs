@@ -1,99 +1,170 @@
-//! The functions that the hooks stand before, as the next object in the search order has them.
+//! The functions that this library stands in front of, as the next library in the search order has them.
+//!
+//! They are looked up in the constructor; a hook that another library's constructor calls before looks up its own. Another
+//! preloaded library behind this one is thus still called, and calls that wait remain points of cancellation: they are
+//! `C-unwind`, since the C library cancels a thread by unwinding it.
 
+use crate::sys::{self, EpollEvent};
 use libc::{
-    addrinfo, c_char, c_int, c_uint, epoll_event, fd_set, hostent, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd,
+    addrinfo, c_char, c_int, c_uint, c_void, fd_set, hostent, iovec, mmsghdr, msghdr, nfds_t, off_t, off64_t, pollfd,
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The next definition of `name` after this library's, looked up once.
-fn next(slot: &AtomicPtr<libc::c_void>, name: &CStr) -> *mut libc::c_void {
-    let known = slot.load(Ordering::Relaxed);
-    if !known.is_null() {
-        return known;
-    }
-    // SAFETY: dlsym with a valid name has no further conditions.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    slot.store(found, Ordering::Relaxed);
-    found
-}
-
 macro_rules! real {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty = $failed:expr;)*) => {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {
+        #[allow(non_upper_case_globals, reason = "each is named for its function")]
+        mod found {
+            use super::*;
+            $(pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());)*
+        }
+
         $(
-            /// The C library's function of this name; fails with ENOSYS where there is none.
+            /// The real function.
             ///
             /// # Safety
-            /// As for the C function.
-            pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
-                static NEXT: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
-                const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                };
-                let next = next(&NEXT, NAME);
-                if next.is_null() {
-                    crate::sys::set_errno(libc::ENOSYS);
-                    return $failed;
+            /// That of the C library's function.
+            #[inline]
+            pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
+                let at = find(&found::$name, concat!(stringify!($name), "\0"));
+                if at.is_null() {
+                    return Missing::missing();
                 }
-                // SAFETY: the C library's function of this name has this signature; the caller keeps its conditions.
+                // SAFETY: the symbol of this name is a function of this type; the arguments are the caller's promise.
                 unsafe {
-                    let function: unsafe extern "C" fn($($type),*) -> $result = std::mem::transmute(next);
-                    function($($arg),*)
+                    let function: unsafe extern "C-unwind" fn($($type),*) -> $result = std::mem::transmute(at);
+                    function($($argument),*)
                 }
             }
         )*
-        /// Looks all of them up, so that no hook has to.
-        pub(crate) fn resolve_all() {
-            $(
-                let name = concat!(stringify!($name), "\0");
-                // SAFETY: the name ends with a zero; the result is not used, only the linker's own tables are warmed.
-                unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
-            )*
+
+        /// Looks up every function.
+        pub(crate) fn find_all() {
+            $(find(&found::$name, concat!(stringify!($name), "\0"));)*
         }
     };
 }
 
 real! {
-    connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = -1;
-    close(fd: c_int) -> c_int = -1;
-    dup(fd: c_int) -> c_int = -1;
-    dup2(fd: c_int, to: c_int) -> c_int = -1;
-    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int = -1;
-    poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int = -1;
-    ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
-    select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int = -1;
-    pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
-    epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int = -1;
-    epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int = -1;
-    epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int = -1;
-    epoll_pwait2(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
-    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut libc::c_void, len: *mut socklen_t) -> c_int = -1;
-    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const libc::c_void, len: socklen_t) -> c_int = -1;
-    getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int = -1;
-    shutdown(fd: c_int, how: c_int) -> c_int = -1;
-    read(fd: c_int, buffer: *mut libc::c_void, len: size_t) -> ssize_t = -1;
-    write(fd: c_int, buffer: *const libc::c_void, len: size_t) -> ssize_t = -1;
-    readv(fd: c_int, parts: *const iovec, n: c_int) -> ssize_t = -1;
-    writev(fd: c_int, parts: *const iovec, n: c_int) -> ssize_t = -1;
-    send(fd: c_int, buffer: *const libc::c_void, len: size_t, flags: c_int) -> ssize_t = -1;
-    recv(fd: c_int, buffer: *mut libc::c_void, len: size_t, flags: c_int) -> ssize_t = -1;
-    sendto(fd: c_int, buffer: *const libc::c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t) -> ssize_t = -1;
-    recvfrom(fd: c_int, buffer: *mut libc::c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t = -1;
-    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t = -1;
-    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = -1;
-    sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = -1;
-    recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int = -1;
-    sendfile(to: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t = -1;
-    sendfile64(to: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t = -1;
-    splice(from: c_int, from_offset: *mut libc::loff_t, to: c_int, to_offset: *mut libc::loff_t, n: size_t, flags: c_uint) -> ssize_t = -1;
-    getaddrinfo(node: *const c_char, service: *const c_char, hints: *const addrinfo, result: *mut *mut addrinfo) -> c_int = libc::EAI_SYSTEM;
-    gethostbyname(name: *const c_char) -> *mut hostent = std::ptr::null_mut();
-    gethostbyname2(name: *const c_char, family: c_int) -> *mut hostent = std::ptr::null_mut();
-    __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, size: size_t) -> c_int = -1;
-    __ppoll_chk(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t, size: size_t) -> c_int = -1;
-    __read_chk(fd: c_int, buffer: *mut libc::c_void, len: size_t, size: size_t) -> ssize_t = -1;
-    __recv_chk(fd: c_int, buffer: *mut libc::c_void, len: size_t, size: size_t, flags: c_int) -> ssize_t = -1;
-    __recvfrom_chk(fd: c_int, buffer: *mut libc::c_void, len: size_t, size: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t = -1;
+    fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
+    fn close(fd: c_int) -> c_int;
+    fn shutdown(fd: c_int, how: c_int) -> c_int;
+
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
+    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int;
+    fn __ppoll_chk(
+        fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t
+    ) -> c_int;
+    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+    fn pselect(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int;
+    fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut EpollEvent) -> c_int;
+    fn epoll_wait(epfd: c_int, events: *mut EpollEvent, room: c_int, timeout: c_int) -> c_int;
+    fn epoll_pwait(epfd: c_int, events: *mut EpollEvent, room: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    fn epoll_pwait2(
+        epfd: c_int, events: *mut EpollEvent, room: c_int, timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int;
+
+    fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t;
+    fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t;
+    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
+    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t;
+    fn recvfrom(
+        fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t
+    ) -> ssize_t;
+    fn __recvfrom_chk(
+        fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int, addr: *mut sockaddr,
+        addr_len: *mut socklen_t
+    ) -> ssize_t;
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+    fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
+    fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    fn sendto(
+        fd: c_int, buffer: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t
+    ) -> ssize_t;
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, count: size_t) -> ssize_t;
+    fn splice(
+        from: c_int, from_offset: *mut off64_t, to: c_int, to_offset: *mut off64_t, len: size_t, flags: c_uint
+    ) -> ssize_t;
+
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
+
+    fn getaddrinfo(
+        node: *const c_char, service: *const c_char, hints: *const addrinfo, found: *mut *mut addrinfo
+    ) -> c_int;
+    fn gai_error(request: *mut AsyncLookup) -> c_int;
+    fn gethostbyname(name: *const c_char) -> *mut hostent;
+    fn gethostbyname2(name: *const c_char, family: c_int) -> *mut hostent;
+    fn gethostbyname_r(
+        name: *const c_char, entry: *mut hostent, buffer: *mut c_char, len: size_t, found: *mut *mut hostent,
+        error: *mut c_int
+    ) -> c_int;
+    fn gethostbyname2_r(
+        name: *const c_char, family: c_int, entry: *mut hostent, buffer: *mut c_char, len: size_t,
+        found: *mut *mut hostent, error: *mut c_int
+    ) -> c_int;
+}
+
+/// A request of getaddrinfo_a(3), `struct gaicb`.
+#[repr(C)]
+pub(crate) struct AsyncLookup {
+    pub(crate) name: *const c_char,
+    pub(crate) service: *const c_char,
+    pub(crate) hints: *const addrinfo,
+    pub(crate) found: *mut addrinfo,
+    state: c_int,
+    reserved: [c_int; 5],
+}
+
+/// What stands for a function that the C library does not have.
+trait Missing {
+    fn missing() -> Self;
+}
+
+impl Missing for c_int {
+    fn missing() -> Self {
+        sys::set_errno(libc::ENOSYS);
+        -1
+    }
+}
+
+impl Missing for ssize_t {
+    fn missing() -> Self {
+        sys::set_errno(libc::ENOSYS);
+        -1
+    }
+}
+
+impl Missing for *mut hostent {
+    fn missing() -> Self {
+        std::ptr::null_mut()
+    }
+}
+
+/// Where a function is. `name` ends with a zero.
+fn find(cache: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
+    let known = cache.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else { return std::ptr::null_mut() };
+    let errno = sys::errno();
+    // SAFETY: the name ends with a zero.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    sys::set_errno(errno);
+    cache.store(found, Ordering::Relaxed);
+    found
 }

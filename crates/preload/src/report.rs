@@ -1,267 +1,372 @@
-//! What became of each session, for those who asked: a line of JSON in `PHOEBUS_REPORT`, a sentence on standard error with
-//! `PHOEBUS_VERBOSE`, and the memory of short paths (S26). Lines are built on the stack.
+//! What sessions got, for those who ask (S20; invariant 4): lines of JSON in the file `PHOEBUS_REPORT`, sentences on standard
+//! error with `PHOEBUS_VERBOSE`. Otherwise nothing is said, whatever happens: standard error is the program's.
+//!
+//! The lines have the fields of `phoebus connect`'s reports, and in addition `pid`, and `error` when there is no session.
 
-use crate::config::{self, Config};
-use crate::pending::Guard;
-use crate::{real, sys};
+use crate::config::Config;
+use crate::record::Attempt;
+use crate::sys::{self, Errno};
 use libc::c_int;
-use phoebus_proto::bypass::{self, LINE_MAX, Measured};
-use phoebus_proto::endpoint::EndpointRef;
+use phoebus_proto::session::message::HopReport;
+use phoebus_proto::session::{Code, ProtocolError, SessionId};
+use phoebus_proto::units::Span;
 use std::ffi::CStr;
-use std::fmt::{self, Display, Write};
+use std::fmt::{self, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Longest line: a report of the longest path with names of usual length. What does not fit is cut.
-const ROOM: usize = 8 * 1024;
+/// Longest line: room for the hops of any path in use.
+const LINE_MAX: usize = 64 * 1024;
 
-/// A line under construction.
-struct Line {
-    bytes: [u8; ROOM],
-    len: usize,
+/// Why there is no session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Failure {
+    /// The gateway could not be connected to.
+    Connect(Errno),
+    /// The connection to it broke, or (0) ended, before the session was open.
+    Lost(Errno),
+    /// It broke the protocol, or speaks another.
+    Protocol(ProtocolError),
+    /// It, or a later hop, refused.
+    Refused(Code),
+    /// It wants to know who is there.
+    Challenged,
+    /// It did not say in time whether the destination has connected.
+    Silent,
 }
 
-impl Line {
-    fn new() -> Self {
-        Self { bytes: [0; ROOM], len: 0 }
-    }
-
-    fn append_to(&mut self, fd: c_int) {
-        let _ = self.write_char('\n');
-        // SAFETY: the pointer and the length describe the bytes written so far.
-        unsafe { real::write(fd, self.bytes.as_ptr().cast(), self.len) };
-    }
-}
-
-impl Write for Line {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let n = text.len().min(ROOM - self.len);
-        self.bytes[self.len..self.len + n].copy_from_slice(&text.as_bytes()[..n]);
-        self.len += n;
-        if n == text.len() { Ok(()) } else { Err(fmt::Error) }
-    }
-}
-
-/// A text as a JSON string; texts from peers have no control characters.
-struct Json<T>(T);
-
-impl<T: Display> Display for Json<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        struct Escaped<'a, 'b>(&'a mut fmt::Formatter<'b>);
-        impl Write for Escaped<'_, '_> {
-            fn write_str(&mut self, text: &str) -> fmt::Result {
-                text.chars().try_for_each(|c| match c {
-                    '"' | '\\' => write!(self.0, "\\{c}"),
-                    c if c < ' ' => write!(self.0, "\\u{:04x}", c as u32),
-                    c => self.0.write_char(c),
-                })
-            }
+impl Failure {
+    /// What the program gets for it.
+    pub(crate) fn errno(&self) -> Errno {
+        match self {
+            Self::Connect(errno) => *errno,
+            Self::Lost(0) => Code::Internal.errno(),
+            Self::Lost(errno) => *errno,
+            Self::Protocol(_) => Code::Protocol.errno(),
+            Self::Refused(code) => code.errno(),
+            Self::Challenged => Code::AuthRequired.errno(),
+            Self::Silent => Code::HandshakeTimeout.errno(),
         }
-        f.write_char('"')?;
-        write!(Escaped(f), "{}", self.0)?;
-        f.write_char('"')
+    }
+
+    /// Whether the gateway is not there, so that another address, or none, may do.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Connect(_))
     }
 }
 
-/// A session is open.
-pub(crate) fn opened(fd: c_int, pending: &Guard) {
-    let Some(config) = config::active() else { return };
-    let settings = &config.settings;
-    let Some(opened) = pending.handshake.as_ref().and_then(|handshake| handshake.opened()) else { return };
-    let info: Option<libc::tcp_info> = sys::get(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
-    let first_us = info.map_or(0, |info| u64::from(info.tcpi_rtt));
-    let total_us = first_us + opened.rtt_us();
-    remember(config, pending.destination, total_us);
-    if !settings.verbose && config.report.is_none() {
+/// Reports an open session.
+pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination: SocketAddr) {
+    if !wanted(config) {
         return;
     }
-    let name = congestion_control(fd);
-    let name = name.iter().position(|byte| *byte == 0).map_or(&name[..], |end| &name[..end]);
-    let name = std::str::from_utf8(name).unwrap_or("");
-    let (to, gateway) = (pending.destination, pending.gateway);
-    let opening_ms = (sys::now() - pending.since) / 1_000_000;
-    if settings.verbose {
-        let mut line = Line::new();
-        let _ = write!(line, "phoebus: session to {to} through {gateway} ({name}, {:.1} ms)", first_us as f64 / 1000.0);
-        for hop in opened.hops.iter() {
-            let (to, cc, ms) = (hop.to, hop.congestion_control, hop.rtt_us as f64 / 1000.0);
-            let _ = write!(line, ", {to} ({} {cc}, {ms:.1} ms)", hop.transport);
-            if !hop.note.is_empty() {
-                let _ = write!(line, " [{}]", hop.note);
-            }
-        }
-        let _ = write!(line, "; open after {opening_ms} ms");
-        line.append_to(libc::STDERR_FILENO);
-    }
-    if let Some(file) = &config.report {
-        let mut line = Line::new();
-        let _ = write!(
-            line,
-            "{{\"event\":\"opened\",\"pid\":{},\"destination\":{},\"gateway\":{},\"congestion_control\":{},\
-             \"first_hop_rtt_us\":{first_us},\"rtt_us\":{total_us},\"opening_ms\":{opening_ms},\"hops\":[",
-            // SAFETY: no conditions.
-            unsafe { libc::getpid() },
-            Json(to),
-            Json(gateway),
-            Json(name)
-        );
-        for (i, hop) in opened.hops.iter().enumerate() {
-            let comma = if i == 0 { "" } else { "," };
-            let _ = write!(
-                line,
-                "{comma}{{\"from\":{},\"to\":{},\"transport\":{},\"congestion_control\":{},\"security\":{},\
-                 \"rtt_us\":{},\"send_buffer\":{},\"receive_buffer\":{},\"warm\":{},\"note\":{}}}",
-                Json(hop.from),
-                Json(hop.to),
-                Json(hop.transport),
-                Json(hop.congestion_control),
-                Json(hop.security),
-                hop.rtt_us,
-                hop.send_buffer,
-                hop.receive_buffer,
-                hop.warm,
-                Json(hop.note)
-            );
-        }
-        let _ = line.write_str("]}");
-        append(file, &mut line);
-    }
-}
-
-/// A session has failed.
-pub(crate) fn failed(pending: &Guard, errno: c_int) {
-    let Some(config) = config::active() else { return };
-    let refused = pending.handshake.as_ref().and_then(|handshake| handshake.refused());
-    let (to, gateway) = (pending.destination, pending.gateway);
-    match refused {
-        Some(refused) => say(config, to, "refused", &format_args!("{} ({})", refused.reason, refused.hop), Some(errno)),
-        None => say(config, to, "failed", &format_args!("gateway {gateway}: {}", Errno(errno)), Some(errno)),
-    }
-}
-
-/// The gateway could not be reached, and nothing else was allowed.
-pub(crate) fn unreachable(config: &Config, to: SocketAddr, errno: c_int) {
-    say(config, to, "failed", &format_args!("the gateway cannot be reached: {}", Errno(errno)), Some(errno));
-}
-
-/// The gateway could not be reached, and the user had allowed to go direct then.
-pub(crate) fn fell_back(config: &Config, to: SocketAddr, errno: c_int) {
-    say(config, to, "direct", &format_args!("the gateway cannot be reached: {}", Errno(errno)), Some(errno));
-}
-
-/// The path is too short for a detour.
-pub(crate) fn bypassed(config: &Config, to: SocketAddr, rtt: Duration) {
-    say(config, to, "direct", &format_args!("the path measured {:.1} ms", rtt.as_secs_f64() * 1e3), None);
-}
-
-fn say(config: &Config, to: SocketAddr, event: &str, why: &dyn Display, errno: Option<c_int>) {
-    let before = sys::errno();
-    if config.settings.verbose {
-        let mut line = Line::new();
-        let _ = write!(line, "phoebus: session to {to}: {event}: {why}");
-        line.append_to(libc::STDERR_FILENO);
-    }
-    if let Some(file) = &config.report {
-        let mut line = Line::new();
-        let _ = write!(line, "{{\"event\":{},\"destination\":{},\"reason\":{}", Json(event), Json(to), Json(why));
-        if let Some(errno) = errno {
-            let _ = write!(line, ",\"errno\":{errno}");
-        }
-        let _ = line.write_char('}');
-        append(file, &mut line);
-    }
-    sys::set_errno(before);
-}
-
-/// The name of an errno, as strerrorname_np has it: no memory, no locale.
-struct Errno(c_int);
-
-impl Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            libc::ECONNREFUSED => f.write_str("connection refused"),
-            libc::ETIMEDOUT => f.write_str("connection timed out"),
-            libc::EHOSTUNREACH => f.write_str("no route to host, or its name does not resolve"),
-            libc::ENETUNREACH => f.write_str("network unreachable"),
-            libc::ECONNRESET => f.write_str("connection reset"),
-            libc::EPROTO => f.write_str("it does not speak the session protocol"),
-            other => write!(f, "error {other}"),
-        }
-    }
-}
-
-fn congestion_control(fd: c_int) -> [u8; 16] {
-    sys::get::<[u8; 16]>(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION).unwrap_or_default()
-}
-
-fn append(file: &CStr, line: &mut Line) {
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
-    // SAFETY: a valid C string; the descriptor is closed here.
-    unsafe {
-        let fd = libc::open(file.as_ptr(), flags, 0o644);
-        if fd >= 0 {
-            line.append_to(fd);
-            real::close(fd);
-        }
-    }
-}
-
-/// The remembered round trip to `to`, if it is short enough to go direct.
-pub(crate) fn short(config: &Config, to: SocketAddr) -> Option<Duration> {
-    let limit = config.settings.bypass_rtt;
-    let file = config.cache.as_ref()?;
-    if limit.is_zero() {
-        return None;
-    }
-    let before = sys::errno();
-    // SAFETY: the mapping is read-only and unmapped after its last use; a file that shrinks meanwhile is not supported by
-    // anybody who writes it (lines are appended, a full one is replaced as a whole).
-    let rtt = unsafe {
-        let fd = libc::open(file.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        let len = if fd < 0 { 0 } else { libc::lseek(fd, 0, libc::SEEK_END) };
-        let mut rtt = None;
-        if let Ok(len @ 1..) = usize::try_from(len) {
-            let len = len.min(bypass::FILE_MAX);
-            let map = libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0);
-            if map != libc::MAP_FAILED {
-                let memory = std::slice::from_raw_parts(map.cast::<u8>(), len);
-                rtt = bypass::recall(memory, EndpointRef::from(to).host, &config.settings.path, unix_time());
-                libc::munmap(map, len);
-            }
-        }
-        if fd >= 0 {
-            real::close(fd);
-        }
-        rtt
+    let Some(opened) = attempt.handshake.as_ref().and_then(|handshake| handshake.opened()) else { return };
+    let tcp = FirstHop::of(fd);
+    let next = opened.hops.iter().next().map(|hop| hop.from).filter(|name| !name.is_empty());
+    let mut to = [0; 300];
+    let to = match next {
+        Some(name) => name,
+        None => Text::fill(&mut to, format_args!("{}", config.gateway)),
     };
-    sys::set_errno(before);
-    rtt.filter(|rtt| *rtt < limit)
+    let wished = config.settings.congestion_control.as_deref().unwrap_or("");
+    let mut note = [0; 80];
+    let note = match attempt.congestion_control[0] != 0 || wished.is_empty() || wished == tcp.congestion_control() {
+        true => "",
+        false => Text::fill(&mut note, format_args!("asked for {wished}, in force is {}", tcp.congestion_control())),
+    };
+    let first = HopReport {
+        from: "client",
+        to,
+        transport: "tcp",
+        congestion_control: tcp.congestion_control(),
+        security: "none",
+        rtt_us: tcp.rtt_us,
+        send_buffer: tcp.send_buffer,
+        receive_buffer: tcp.receive_buffer,
+        warm: false,
+        note,
+    };
+    let hops = || std::iter::once(first).chain(opened.hops.iter());
+    let rtt_us = opened.rtt_us().saturating_add(tcp.rtt_us);
+    let took = sys::now().saturating_sub(attempt.begun).as_micros();
+    say(
+        config,
+        |line| {
+            let pid = sys::getpid();
+            write!(line, "{{\"session\":\"{}\",\"destination\":\"{destination}\",", SessionId(attempt.session))?;
+            line.write_str("\"hops\":[")?;
+            for (i, hop) in hops().enumerate() {
+                write_hop(line, if i == 0 { "" } else { "," }, &hop)?;
+            }
+            write!(line, "],\"rtt_us\":{rtt_us},\"opened_in_us\":{took},\"note\":\"\",\"pid\":{pid}}}")
+        },
+        |line| {
+            for hop in hops() {
+                let warm = if hop.warm { " warm" } else { "" };
+                let rtt = hop.rtt_us as f64 / 1000.0;
+                write!(line, "{} –{rtt:.1}ms {}/{}{warm}→ ", hop.from, hop.transport, hop.congestion_control)?;
+            }
+            write!(line, "{destination}")?;
+            hops().filter(|hop| !hop.note.is_empty()).try_for_each(|hop| write!(line, "; {}", hop.note))
+        },
+    );
 }
 
-fn remember(config: &Config, to: SocketAddr, rtt_us: u64) {
-    let Some(file) = &config.cache else { return };
-    if config.settings.bypass_rtt.is_zero() {
+/// Reports that there is no session, and whether the connection goes direct instead.
+pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, destination: SocketAddr, direct: bool) {
+    let gateway = attempt.gateways.get(attempt.gateway);
+    let refused = attempt.handshake.as_ref().and_then(|handshake| handshake.refused());
+    plain(config, &format_args!("{destination}"), direct, |text| {
+        match (failure, refused) {
+            (Failure::Refused(code), Some(refused)) => {
+                match refused.hop {
+                    "" => write!(text, "gateway {}", config.gateway)?,
+                    hop => text.write_str(hop)?,
+                }
+                match refused.reason {
+                    "" => write!(text, ": {code}")?,
+                    reason => write!(text, ": {reason}")?,
+                }
+                if let Some(better) = refused.redirect {
+                    write!(text, " (it names a better gateway: {better})")?;
+                }
+                return Ok(());
+            }
+            _ => write!(text, "gateway {}", config.gateway)?,
+        }
+        if let Some(address) = gateway {
+            write!(text, " ({address})")?;
+        }
+        match failure {
+            Failure::Connect(errno) => write!(text, ": cannot connect: {}", Reason(*errno)),
+            Failure::Lost(0) => text.write_str(": it hung up before the session was open"),
+            Failure::Lost(errno) => {
+                write!(text, ": the connection broke before the session was open: {}", Reason(*errno))
+            }
+            Failure::Protocol(error) => write!(text, ": {error}"),
+            Failure::Refused(code) => write!(text, ": {code}"),
+            Failure::Challenged if config.settings.user.is_none() => {
+                text.write_str(" asks for authentication; PHOEBUS_USER may hold an e-mail address for it")
+            }
+            Failure::Challenged => text.write_str(" asks for authentication that this version does not have"),
+            Failure::Silent => text.write_str(" did not say in time whether the destination has connected"),
+        }
+    });
+}
+
+/// Reports that the gateway's name does not resolve.
+pub(crate) fn unresolved(config: &Config, reason: &str) {
+    let gateway = &config.gateway;
+    plain(config, &"", config.settings.fallback, |text| {
+        write!(text, "gateway {gateway}: the name does not resolve: {reason}")
+    });
+}
+
+/// Reports that settings cannot be used. This is said also to those who did not ask.
+pub(crate) fn problem(problem: &str) {
+    let mut room = [0; 1024];
+    let mut line = Text { room: &mut room, len: 0, full: false };
+    let _ = writeln!(line, "phoebus: {problem}");
+    let _ = sys::write(libc::STDERR_FILENO, line.bytes());
+}
+
+/// Reports a connection that goes direct because its path is known to be short (S26).
+pub(crate) fn bypassed(config: &Config, destination: SocketAddr, rtt: Duration) {
+    let limit = Span(config.settings.bypass_rtt);
+    say(
+        config,
+        |line| {
+            let pid = sys::getpid();
+            write!(line, "{{\"session\":\"\",\"destination\":\"{destination}\",\"hops\":[],\"rtt_us\":0,")?;
+            write!(line, "\"opened_in_us\":0,\"note\":\"direct: the path measured {}, ", Span(rtt))?;
+            write!(line, "below {limit}\",\"pid\":{pid}}}")
+        },
+        |line| write!(line, "{destination}: direct: the path measured {}, below {limit}", Span(rtt)),
+    );
+}
+
+/// What the kernel says of the first hop.
+pub(crate) struct FirstHop {
+    pub(crate) rtt_us: u64,
+    send_buffer: u64,
+    receive_buffer: u64,
+    congestion_control: [u8; 16],
+}
+
+impl FirstHop {
+    pub(crate) fn of(fd: c_int) -> Self {
+        /// Where `tcpi_rtt` stands in `struct tcp_info`.
+        const RTT: usize = 68;
+        let mut info = [0; RTT + 4];
+        let known = sys::get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).is_ok_and(|len| len == info.len());
+        let rtt = info.last_chunk().filter(|_| known).map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+        let size =
+            |name| sys::get::<c_int>(fd, libc::SOL_SOCKET, name).and_then(|size| size.try_into().ok()).unwrap_or(0);
+        let mut congestion_control = [0; 16];
+        let _ = sys::get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut congestion_control);
+        Self {
+            rtt_us: rtt.into(),
+            send_buffer: size(libc::SO_SNDBUF),
+            receive_buffer: size(libc::SO_RCVBUF),
+            congestion_control,
+        }
+    }
+
+    fn congestion_control(&self) -> &str {
+        let name = CStr::from_bytes_until_nul(&self.congestion_control).ok();
+        name.and_then(|name| name.to_str().ok()).unwrap_or("")
+    }
+}
+
+fn wanted(config: &Config) -> bool {
+    config.settings.verbose || config.report.is_some()
+}
+
+/// A report that is only a sentence.
+fn plain(
+    config: &Config,
+    destination: &dyn fmt::Display,
+    direct: bool,
+    sentence: impl Fn(&mut dyn Write) -> fmt::Result,
+) {
+    let how = if direct { "direct: " } else { "" };
+    say(
+        config,
+        |line| {
+            let (error, note) = if direct { ("note", "error") } else { ("error", "note") };
+            write!(line, "{{\"session\":\"\",\"destination\":\"{destination}\",\"hops\":[],\"rtt_us\":0,")?;
+            write!(line, "\"opened_in_us\":0,\"{note}\":\"\",\"{error}\":\"{how}")?;
+            sentence(&mut Escaped(line))?;
+            write!(line, "\",\"pid\":{}}}", sys::getpid())
+        },
+        |line| {
+            write!(line, "{destination}: {how}")?;
+            sentence(line)
+        },
+    );
+}
+
+/// Says it to whoever has asked.
+fn say(config: &Config, json: impl Fn(&mut Text) -> fmt::Result, words: impl Fn(&mut Text) -> fmt::Result) {
+    if !wanted(config) {
         return;
     }
-    let destination = EndpointRef::from(to).host;
-    let measured = Measured { at: unix_time(), destination, rtt_us, path: &config.settings.path };
-    let mut bytes = [0; LINE_MAX];
-    let Some(len) = measured.write(&mut bytes) else { return };
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
-    // SAFETY: a valid C string; the pointer and the length describe the line; the descriptor is closed here.
-    unsafe {
-        let fd = libc::open(file.as_ptr(), flags, 0o600);
-        if fd >= 0 {
-            if libc::lseek(fd, 0, libc::SEEK_END) > bypass::FILE_MAX as i64 {
-                libc::ftruncate(fd, 0);
+    let Ok(room) = sys::map(LINE_MAX, false) else { return };
+    // SAFETY: a mapping of this length, all zero, until it is given back below.
+    let mut line = Text { room: unsafe { std::slice::from_raw_parts_mut(room, LINE_MAX) }, len: 0, full: false };
+    if let Some(file) = &config.report {
+        let _ = json(&mut line);
+        // Half a line would spoil the file. No path that a message can describe is that long with sensible names.
+        if !line.full {
+            let _ = line.write_str("\n");
+            append(file, line.bytes());
+        }
+    }
+    if config.settings.verbose {
+        line.len = 0;
+        let _ = line.write_str("phoebus: ");
+        let _ = words(&mut line);
+        let _ = line.write_str("\n");
+        let _ = sys::write(libc::STDERR_FILENO, line.bytes());
+    }
+    // SAFETY: mapped above; `line` is not used any more.
+    unsafe { sys::unmap(room, LINE_MAX) };
+}
+
+/// One write, so that lines of several programs do not mix. A report that cannot be written is nothing a program could
+/// do anything about.
+fn append(file: &CStr, line: &[u8]) {
+    if let Ok(fd) = sys::open(file, libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT) {
+        let _ = sys::write(fd, line);
+        sys::close(fd);
+    }
+}
+
+fn write_hop(line: &mut Text, comma: &str, hop: &HopReport) -> fmt::Result {
+    let texts = [
+        ("from", hop.from),
+        ("to", hop.to),
+        ("transport", hop.transport),
+        ("congestion_control", hop.congestion_control),
+        ("security", hop.security),
+        ("note", hop.note),
+    ];
+    write!(line, "{comma}{{")?;
+    for (key, value) in texts {
+        write!(line, "\"{key}\":\"")?;
+        Escaped(line).write_str(value)?;
+        line.write_str("\",")?;
+    }
+    let HopReport { rtt_us, send_buffer, receive_buffer, warm, .. } = hop;
+    write!(line, "\"rtt_us\":{rtt_us},\"send_buffer\":{send_buffer},")?;
+    write!(line, "\"receive_buffer\":{receive_buffer},\"warm\":{warm}}}")
+}
+
+/// An error number in words.
+pub(crate) struct Reason(pub(crate) Errno);
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // strerror(3) allocates and translates; these are what a connect ends with.
+        let words = match self.0 {
+            libc::ECONNREFUSED => "connection refused",
+            libc::ETIMEDOUT => "timed out",
+            libc::EHOSTUNREACH => "no route to host",
+            libc::ENETUNREACH => "network unreachable",
+            libc::ECONNRESET => "connection reset",
+            libc::EADDRNOTAVAIL => "no address or port left on this host",
+            libc::EACCES | libc::EPERM => "forbidden on this host",
+            libc::EMFILE | libc::ENFILE => "too many open files",
+            errno => return write!(f, "error {errno}"),
+        };
+        f.write_str(words)
+    }
+}
+
+/// A line that is being written; what does not fit is left out.
+struct Text<'a> {
+    room: &'a mut [u8],
+    len: usize,
+    full: bool,
+}
+
+impl Text<'_> {
+    fn bytes(&self) -> &[u8] {
+        &self.room[..self.len]
+    }
+
+    fn fill<'a>(room: &'a mut [u8], text: fmt::Arguments) -> &'a str {
+        let mut line = Text { room, len: 0, full: false };
+        let _ = line.write_fmt(text);
+        let Text { room, len, .. } = line;
+        std::str::from_utf8(&room[..len]).unwrap_or("")
+    }
+}
+
+impl Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        match self.room.get_mut(self.len..self.len + text.len()) {
+            Some(room) => {
+                room.copy_from_slice(text.as_bytes());
+                self.len += text.len();
+                Ok(())
             }
-            real::write(fd, bytes.as_ptr().cast(), len);
-            real::close(fd);
+            None => {
+                self.full = true;
+                Err(fmt::Error)
+            }
         }
     }
 }
 
-fn unix_time() -> u64 {
-    // SAFETY: a null pointer asks for the return value only.
-    unsafe { libc::time(std::ptr::null_mut()) as u64 }
+/// Text inside a JSON string. Peers' texts have no control characters, which leaves two to escape.
+struct Escaped<'a, W: Write + ?Sized>(&'a mut W);
+
+impl<W: Write + ?Sized> Write for Escaped<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|c| match c {
+            '"' | '\\' => self.0.write_char('\\').and_then(|()| self.0.write_char(c)),
+            c => self.0.write_char(c),
+        })
+    }
 }

@@ -1,142 +1,218 @@
-//! select(2) and pselect(2), on top of the same looks as poll.
+//! select(2) and pselect(2), as [`crate::wait`] does poll(2). Sets larger than FD_SETSIZE, which some programs allocate, are
+//! taken as the kernel takes them: as many bits as the call says.
 
-use crate::pending::{self, Found};
-use crate::poll::{look, nanoseconds, timespec_of};
-use crate::{real, sys};
-use libc::{c_int, c_short, fd_set, sigset_t, timespec, timeval};
+use crate::handshake::{self, Stage};
+use crate::process::no_unwind;
+use crate::wait::{Budget, Scratch, from_timespec, to_timespec};
+use crate::{real, sys, table};
+use libc::{c_int, fd_set, sigset_t, timespec, timeval};
+use std::time::Duration;
 
-/// # Safety
-/// As for select(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
-    n: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *mut timeval,
-) -> c_int {
-    // SAFETY: the program's sets.
-    let mut sets = unsafe { [read.as_mut(), write.as_mut(), except.as_mut()] };
-    if !concerned(n, &sets) {
-        // SAFETY: the program's own call.
-        return unsafe { real::select(n, read, write, except, timeout) };
+const BITS: usize = u64::BITS as usize;
+/// Words for FD_SETSIZE descriptors in each of the sets in use.
+const FEW: usize = SETS * libc::FD_SETSIZE / BITS;
+/// What the kernel is asked, three sets as in the call, and which of them are a handshake's or have failed.
+const SETS: usize = 5;
+const READ: usize = 0;
+const WRITE: usize = 1;
+const OURS: usize = 3;
+const FAILED: usize = 4;
+
+/// The sets of a call, each null or this many words long.
+#[derive(Clone, Copy)]
+struct Sets {
+    of: [*mut u64; 3],
+    words: usize,
+}
+
+impl Sets {
+    /// # Safety
+    /// Each is null or has `count` bits, rounded up to whole words.
+    unsafe fn new(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set) -> Self {
+        let words = usize::try_from(count).unwrap_or(0).div_ceil(BITS);
+        Self { of: [read.cast(), write.cast(), except.cast()], words }
     }
-    // SAFETY: the program's own.
-    let time = unsafe { timeout.as_mut() };
-    let begun = sys::now();
-    let total = time.as_ref().map(|time| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000);
-    let result = watch(n, &mut sets, total, std::ptr::null());
-    if let (Some(time), Some(total)) = (time, total) {
-        // Linux says how much time was left.
-        let left = total.saturating_sub(sys::now() - begun) / 1000;
-        *time = timeval { tv_sec: (left / 1_000_000) as i64, tv_usec: (left % 1_000_000) as i64 };
+
+    fn get(&self, set: usize, word: usize) -> u64 {
+        let start = self.of[set];
+        // SAFETY: not null, and `word` is less than `words`, by which every set is valid.
+        if start.is_null() || word >= self.words { 0 } else { unsafe { start.add(word).read_unaligned() } }
     }
-    result
-}
 
-/// # Safety
-/// As for pselect(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
-    n: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: the program's sets.
-    let mut sets = unsafe { [read.as_mut(), write.as_mut(), except.as_mut()] };
-    if !concerned(n, &sets) {
-        // SAFETY: the program's own call.
-        return unsafe { real::pselect(n, read, write, except, timeout, mask) };
-    }
-    // SAFETY: the program's own.
-    watch(n, &mut sets, unsafe { timeout.as_ref() }.map(nanoseconds), mask)
-}
-
-type Sets<'a> = [Option<&'a mut fd_set>; 3];
-
-/// What poll calls the three sets.
-const EVENTS: [c_short; 3] =
-    [libc::POLLIN | libc::POLLERR | libc::POLLHUP, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];
-
-fn contains(set: &fd_set, fd: c_int) -> bool {
-    // SAFETY: callers keep `fd` below FD_SETSIZE.
-    unsafe { libc::FD_ISSET(fd, set) }
-}
-
-/// Whether a handshake is in one of the sets. Programs with larger sets than the C library's select past the shim.
-fn concerned(n: c_int, sets: &Sets) -> bool {
-    pending::any()
-        && (0..=libc::FD_SETSIZE as c_int).contains(&n)
-        && (0..n)
-            .any(|fd| sets.iter().flatten().any(|set| contains(set, fd)) && !matches!(pending::find(fd), Found::None))
-}
-
-fn watch(n: c_int, sets: &mut Sets, timeout_ns: Option<u64>, mask: *const sigset_t) -> c_int {
-    // SAFETY: all zeros is an empty set.
-    let empty: fd_set = unsafe { std::mem::zeroed() };
-    let wanted: [fd_set; 3] = std::array::from_fn(|i| sets[i].as_deref().copied().unwrap_or(empty));
-    let deadline = timeout_ns.map(|ns| sys::now().saturating_add(ns));
-    loop {
-        let (mut mine, mut seen) = (wanted, [empty; 3]);
-        let mut decided = 0;
-        for fd in 0..n {
-            if !wanted.iter().any(|set| contains(set, fd)) || matches!(pending::find(fd), Found::None) {
-                continue;
-            }
-            // SAFETY: `fd` is below `n`, and so below FD_SETSIZE.
-            mine.iter_mut().for_each(|set| unsafe { libc::FD_CLR(fd, set) });
-            match look(fd, libc::POLLIN | libc::POLLOUT | libc::POLLPRI) {
-                Ok(events) => decided += note(fd, events, &wanted, &mut seen),
-                // SAFETY: as above.
-                Err(events) if events & libc::POLLOUT != 0 => unsafe { libc::FD_SET(fd, &raw mut mine[1]) },
-                // SAFETY: as above.
-                Err(_) => unsafe { libc::FD_SET(fd, &raw mut mine[0]) },
-            }
+    fn put(&self, set: usize, word: usize, bits: u64) {
+        let start = self.of[set];
+        if !start.is_null() && word < self.words {
+            // SAFETY: as above.
+            unsafe { start.add(word).write_unaligned(bits) };
         }
-        let left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
-        let time = if decided > 0 { Some(timespec_of(0)) } else { left.map(timespec_of) };
-        let time_pointer = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let [r, w, e] = &mut mine;
-        // SAFETY: three sets of this call; the mask is the program's.
-        let result = unsafe { real::pselect(n, r, w, e, time_pointer, mask) };
-        if result < 0 && decided == 0 {
-            return result;
-        }
-        for fd in 0..n {
-            if result <= 0 || !mine.iter().any(|set| contains(set, fd)) {
-                continue;
-            }
-            decided += match pending::find(fd) {
-                Found::None if (0..3).all(|i| !contains(&mine[i], fd) || contains(&wanted[i], fd)) => {
-                    note(fd, EVENTS.iter().fold(0, |all, one| all | one), &mine, &mut seen)
+    }
+
+    /// Every descriptor in a set, as its word and its bit there.
+    fn each(self) -> impl Iterator<Item = (usize, u64, c_int)> {
+        (0..self.words).flat_map(move |word| {
+            let mut left = self.get(0, word) | self.get(1, word) | self.get(2, word);
+            std::iter::from_fn(move || {
+                let bit = left & left.wrapping_neg();
+                left ^= bit;
+                (bit != 0).then(|| (word, bit, (word * BITS) as c_int + bit.trailing_zeros() as c_int))
+            })
+        })
+    }
+
+    fn concern(self) -> bool {
+        !table::is_quiet() && self.each().any(|(_, _, fd)| !matches!(handshake::look(fd), Stage::Plain))
+    }
+
+    /// Fills in what the kernel is to be asked, and returns whether a descriptor has failed already.
+    fn prepare(self, asked: &mut [u64]) -> bool {
+        let words = self.words;
+        asked.fill(0);
+        let mut failed = false;
+        for (word, bit, fd) in self.each() {
+            match handshake::look(fd) {
+                Stage::Plain => {
+                    for set in 0..3 {
+                        asked[set * words + word] |= self.get(set, word) & bit;
+                    }
                 }
-                _ => look(fd, libc::POLLIN | libc::POLLOUT | libc::POLLPRI)
-                    .map_or(0, |events| note(fd, events, &wanted, &mut seen)),
-            };
-        }
-        if decided > 0 || left == Some(0) {
-            for (set, seen) in sets.iter_mut().zip(seen) {
-                if let Some(set) = set {
-                    **set = seen;
+                Stage::Waiting { events, .. } => {
+                    let set = if events & libc::POLLOUT != 0 { WRITE } else { READ };
+                    asked[set * words + word] |= bit;
+                    asked[OURS * words + word] |= bit;
+                }
+                Stage::Failed => {
+                    asked[FAILED * words + word] |= bit;
+                    failed = true;
                 }
             }
-            return decided;
+        }
+        failed
+    }
+
+    /// Works out what the program is told, in place of what the kernel said; returns how many bits that is, and whether
+    /// any were kept from it.
+    fn settle(self, said: &mut [u64]) -> (c_int, bool) {
+        let words = self.words;
+        let (mut seen, mut hidden) = (0, false);
+        for word in 0..words {
+            let (ours, failed) = (said[OURS * words + word], said[FAILED * words + word]);
+            for set in 0..3 {
+                let bits = &mut said[set * words + word];
+                hidden |= *bits & ours != 0;
+                *bits &= !ours;
+                if set != 2 {
+                    // A failed socket is readable and writable, but has no urgent data.
+                    *bits |= failed & self.get(set, word);
+                }
+                seen += bits.count_ones() as c_int;
+            }
+        }
+        (seen, hidden)
+    }
+
+    fn give(self, said: &[u64]) {
+        for set in 0..3 {
+            for word in 0..self.words {
+                self.put(set, word, said[set * self.words + word]);
+            }
         }
     }
 }
 
-/// Marks `fd` in the sets that `events` stand for and that were asked for; returns in how many.
-fn note(fd: c_int, events: c_short, wanted: &[fd_set; 3], seen: &mut [fd_set; 3]) -> c_int {
-    let mut marked = 0;
-    for i in 0..3 {
-        if events & EVENTS[i] != 0 && contains(&wanted[i], fd) {
-            // SAFETY: `fd` is below FD_SETSIZE.
-            unsafe { libc::FD_SET(fd, &raw mut seen[i]) };
-            marked += 1;
+/// Waits by `wait`, which is given sets and a time limit, until the program has something to know. Returns the time left.
+fn wait(
+    sets: Sets,
+    timeout: Option<Duration>,
+    wait: impl Fn([*mut fd_set; 3], Option<Duration>) -> c_int,
+) -> (c_int, Option<Duration>) {
+    let mut scratch = match Scratch::<u64, FEW>::new(0, SETS * sets.words) {
+        Ok(scratch) => scratch,
+        Err(errno) => {
+            sys::set_errno(errno);
+            return (-1, timeout);
         }
+    };
+    let mut budget = Budget::new(timeout);
+    let count = loop {
+        let asked = scratch.get();
+        let failed = no_unwind(|| sets.prepare(asked));
+        let limit = budget.next();
+        let at = [0, 1, 2].map(|set| asked[set * sets.words..].as_mut_ptr().cast());
+        let count = wait(at, if failed { Some(Duration::ZERO) } else { limit });
+        if count < 0 {
+            break count;
+        }
+        // The kernel leaves sets as they are when the time is over only in the sense that it clears them.
+        let (seen, hidden) = no_unwind(|| sets.settle(asked));
+        if seen > 0 || !budget.again(hidden) {
+            sets.give(asked);
+            break seen;
+        }
+    };
+    scratch.free();
+    (count, budget.left())
+}
+
+/// A program's time limit, `None` within if there is none; `None` if it is none the kernel would take.
+///
+/// # Safety
+/// `time` is null or valid.
+unsafe fn from_timeval(time: *const timeval) -> Option<Option<Duration>> {
+    // SAFETY: the caller's promise.
+    let Some(time) = (unsafe { time.as_ref() }) else { return Some(None) };
+    // Unlike other calls, select takes more than a million microseconds.
+    let micros = Duration::from_micros(u64::try_from(time.tv_usec).ok()?);
+    Some(Some(Duration::from_secs(u64::try_from(time.tv_sec).ok()?).saturating_add(micros)))
+}
+
+hook! {
+    /// select(2).
+    fn select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval
+    ) -> c_int {
+        let sets = Sets::new(count, read, write, except);
+        let limit = match from_timeval(timeout) {
+            Some(limit) if no_unwind(|| sets.concern()) => limit,
+            _ => return real::select(count, read, write, except, timeout),
+        };
+        let (result, left) = wait(sets, limit, |sets, limit| {
+            let mut limit = limit.map(|limit| timeval {
+                tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+                tv_usec: limit.subsec_micros().into(),
+            });
+            let at = limit.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+            real::select(count, sets[0], sets[1], sets[2], at)
+        });
+        if let (Some(timeout), Some(left)) = (timeout.as_mut(), left) {
+            // As Linux does: what is left of the time.
+            timeout.tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+            timeout.tv_usec = left.subsec_micros().into();
+        }
+        result
     }
-    marked
+
+    /// select(2) by the C library's own name.
+    fn __select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval
+    ) -> c_int {
+        select(count, read, write, except, timeout)
+    }
+
+    /// pselect(2).
+    fn pselect(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
+        mask: *const sigset_t
+    ) -> c_int {
+        let sets = Sets::new(count, read, write, except);
+        let limit = match from_timespec(timeout) {
+            Some(limit) if no_unwind(|| sets.concern()) => limit,
+            _ => return real::pselect(count, read, write, except, timeout, mask),
+        };
+        let (result, _) = wait(sets, limit, |sets, limit| {
+            let limit = limit.map(to_timespec);
+            let at = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            real::pselect(count, sets[0], sets[1], sets[2], at, mask)
+        });
+        result
+    }
 }

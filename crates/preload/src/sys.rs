@@ -1,177 +1,314 @@
-//! Small questions to the kernel, asked past the hooks.
+//! System calls that leave `errno` alone, are no cancellation points and pass no interposed symbol.
+//!
+//! Hooks keep their books with these: a program must not find `errno` changed by a call that succeeded, a thread must not
+//! be cancelled while the table is locked, and our own calls must not come back to our own hooks.
 
-use crate::real;
-use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use crate::addr::RawAddr;
+use libc::{c_int, c_long};
+use std::ffi::CStr;
+use std::time::Duration;
 
-pub(crate) fn errno() -> c_int {
-    // SAFETY: the location is this thread's own and always valid.
+/// A Linux error number.
+pub(crate) type Errno = c_int;
+
+/// An end of an epoll registration or event: what the kernel keeps for a descriptor.
+pub(crate) type EpollEvent = libc::epoll_event;
+
+/// Makes a system call.
+///
+/// # Safety
+/// The arguments are what the call expects; pointers among them are valid for what it does with them.
+unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> Result<usize, Errno> {
+    let at = |i: usize| arguments.get(i).copied().unwrap_or(0);
+    // SAFETY: errno's location is the calling thread's own; the rest is the caller's promise. Superfluous arguments are
+    // not looked at by the kernel.
+    unsafe {
+        let errno = libc::__errno_location();
+        let saved = *errno;
+        let result = libc::syscall(number, at(0), at(1), at(2), at(3), at(4), at(5));
+        if result == -1 {
+            let error = *errno;
+            *errno = saved;
+            return Err(error);
+        }
+        Ok(result as usize)
+    }
+}
+
+/// Sets `errno`, as a hook that fails does last.
+pub(crate) fn set_errno(errno: Errno) {
+    // SAFETY: the location is the calling thread's own.
+    unsafe { *libc::__errno_location() = errno }
+}
+
+/// The calling thread's `errno`.
+pub(crate) fn errno() -> Errno {
+    // SAFETY: as above.
     unsafe { *libc::__errno_location() }
 }
 
-pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
+pub(crate) fn getpid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_getpid, []) }.map_or(0, |pid| pid as u32)
 }
 
-/// Fails a C function with this errno.
-pub(crate) fn fail(errno: c_int) -> c_int {
-    set_errno(errno);
-    -1
+pub(crate) fn gettid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_gettid, []) }.map_or(0, |tid| tid as u32)
 }
 
-/// An integer socket option; leaves errno alone when there is none.
-pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
-    get::<c_int>(fd, level, name)
+/// Whether no process has this number.
+pub(crate) fn is_gone(pid: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    let answer = unsafe { call(libc::SYS_kill, [pid as usize, 0]) };
+    answer == Err(libc::ESRCH)
 }
 
-/// A socket option of type `T`; leaves errno alone when there is none.
-pub(crate) fn get<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
-    let before = errno();
-    let mut value = std::mem::MaybeUninit::<T>::zeroed();
-    let mut len = size_of::<T>() as socklen_t;
-    // SAFETY: `value` has `len` bytes of room.
-    let result = unsafe { real::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len) };
-    if result != 0 || len as usize != size_of::<T>() {
-        set_errno(before);
-        return None;
-    }
-    // SAFETY: callers use plain C types, for which every pattern of bytes is a value; the kernel filled all of them.
-    Some(unsafe { value.assume_init() })
+pub(crate) fn yield_now() {
+    // SAFETY: no arguments.
+    let _ = unsafe { call(libc::SYS_sched_yield, []) };
 }
 
-/// Sets a socket option of type `T`; leaves errno alone.
-pub(crate) fn set<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> bool {
-    let before = errno();
-    // SAFETY: the pointer and the length describe `value`.
-    let result =
-        unsafe { real::setsockopt(fd, level, name, std::ptr::from_ref(value).cast(), size_of::<T>() as socklen_t) };
-    set_errno(before);
-    result == 0
+/// Time since some point in the past; never goes back.
+pub(crate) fn now() -> Duration {
+    clock(libc::CLOCK_MONOTONIC)
 }
 
-/// What names the socket behind `fd` for as long as this machine runs; `None` when there is no socket.
-pub(crate) fn cookie(fd: c_int) -> Option<u64> {
-    get::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
+/// Time since 1970.
+pub(crate) fn wall_clock() -> Duration {
+    clock(libc::CLOCK_REALTIME)
 }
 
-/// The address family of a TCP (or multipath TCP) socket; `None` for anything else.
-pub(crate) fn tcp_family(fd: c_int) -> Option<c_int> {
-    let protocol = option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)?;
-    let family = option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
-    let tcp = protocol == libc::IPPROTO_TCP || protocol == libc::IPPROTO_MPTCP;
-    (tcp && (family == libc::AF_INET || family == libc::AF_INET6)).then_some(family)
-}
-
-pub(crate) fn is_nonblocking(fd: c_int) -> bool {
-    let before = errno();
-    // SAFETY: F_GETFL has no conditions.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    set_errno(before);
-    flags >= 0 && flags & libc::O_NONBLOCK != 0
-}
-
-/// How long a blocking send or connect may take; `None`: forever.
-pub(crate) fn send_timeout_ns(fd: c_int) -> Option<u64> {
-    let timeout: libc::timeval = get(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO)?;
-    let ns = timeout.tv_sec as u64 * 1_000_000_000 + timeout.tv_usec as u64 * 1000;
-    (ns > 0).then_some(ns)
-}
-
-/// Nanoseconds of the monotonic clock.
-pub(crate) fn now() -> u64 {
+fn clock(which: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` can be written.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    // SAFETY: `time` is valid for writing; these clocks always exist, so that errno is not touched.
+    unsafe { libc::clock_gettime(which, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-pub(crate) fn thread() -> u32 {
-    // SAFETY: no conditions.
-    unsafe { libc::gettid() as u32 }
+/// Fills `bytes` with random ones.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Errno> {
+    // SAFETY: the buffer is valid for its length. Up to 256 bytes come at once or not at all.
+    let got = unsafe { call(libc::SYS_getrandom, [bytes.as_mut_ptr() as usize, bytes.len(), 0]) }?;
+    if got == bytes.len() { Ok(()) } else { Err(libc::EIO) }
 }
 
-/// The address at `addr`, if it is IPv4 or IPv6 and complete.
+/// Blocks every signal of this thread and returns the mask there was.
+pub(crate) fn block_signals() -> u64 {
+    // Faults inside this library must stay fatal where they happen; the kernel sees to KILL and STOP itself.
+    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT];
+    let mask = faults.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
+    let mut old = 0_u64;
+    set_mask(libc::SIG_BLOCK, &mask, &raw mut old);
+    old
+}
+
+/// Restores a mask that [`block_signals`] returned.
+pub(crate) fn restore_signals(mask: u64) {
+    set_mask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+}
+
+fn set_mask(how: c_int, mask: &u64, old: *mut u64) {
+    let mask: *const u64 = mask;
+    // SAFETY: both masks are 8 bytes, which is what the kernel is told; `old` may be null.
+    let _ = unsafe { call(libc::SYS_rt_sigprocmask, [how as usize, mask as usize, old as usize, 8]) };
+}
+
+/// Whether any signal has a handler that does not ask for interrupted calls to be restarted.
+pub(crate) fn any_interrupting_handler() -> bool {
+    (1..=64).any(|signal| {
+        // struct kernel_sigaction begins with handler and flags on every architecture this builds for but for padding,
+        // so the C library's reading of it is used.
+        let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+        let saved = errno();
+        // SAFETY: `action` is valid for writing; a null new action only asks. Signals that the C library keeps for itself
+        // are refused, and count as none.
+        let result = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+        set_errno(saved);
+        // SAFETY: zeroed is a valid sigaction, and the call only overwrote it with another.
+        let action = unsafe { action.assume_init() };
+        let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+        result == 0 && handled && action.sa_flags & libc::SA_RESTART == 0
+    })
+}
+
+/// Maps fresh, zeroed memory; shared with children of fork, or copied to them.
+pub(crate) fn map(len: usize, shared: bool) -> Result<*mut u8, Errno> {
+    let flags = libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+    unsafe { call(libc::SYS_mmap, [0, len, protection as usize, flags as usize, usize::MAX, 0]) }
+        .map(|at| at as *mut u8)
+}
+
+/// Gives back a mapping.
 ///
 /// # Safety
-/// `addr` must point to `len` readable bytes.
-pub(crate) unsafe fn socket_addr(addr: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
-    if addr.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
-        return None;
-    }
-    // SAFETY: the family's bytes are readable, and for each family the length is checked before more is read.
-    unsafe {
-        match c_int::from((&raw const (*addr).sa_family).read_unaligned()) {
-            libc::AF_INET if len as usize >= size_of::<sockaddr_in>() => {
-                let v4 = addr.cast::<sockaddr_in>().read_unaligned();
-                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-                Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)))
+/// `at` and `len` are a whole mapping of [`map`], and nothing refers to it any more.
+pub(crate) unsafe fn unmap(at: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { call(libc::SYS_munmap, [at as usize, len]) };
+}
+
+/// Has the kernel zero a private mapping in children of fork, but not in those that share the memory (vfork).
+pub(crate) fn wipe_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: advice about a mapping of ours; the pages' contents in this process stay.
+    unsafe { call(libc::SYS_madvise, [at as usize, len, libc::MADV_WIPEONFORK as usize]) }.map(|_| ())
+}
+
+/// The kernel's number of a socket, the same for all its descriptors in all processes, never used twice.
+pub(crate) fn cookie(fd: c_int) -> Option<u64> {
+    get(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
+}
+
+/// A socket option of a plain type.
+pub(crate) fn get<T: Plain>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
+    let mut value = T::default();
+    let len = get_bytes(fd, level, name, value.bytes_mut()).ok()?;
+    (len == size_of::<T>()).then_some(value)
+}
+
+/// A socket option; returns how long it is.
+pub(crate) fn get_bytes(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Result<usize, Errno> {
+    let mut len = value.len() as libc::socklen_t;
+    let at = value.as_mut_ptr() as usize;
+    let arguments = [fd as usize, level as usize, name as usize, at, &raw mut len as usize];
+    // SAFETY: `value` and `len` are valid for writing, and `len` bounds what is written.
+    unsafe { call(libc::SYS_getsockopt, arguments) }.map(|_| len as usize)
+}
+
+/// Sets a socket option.
+pub(crate) fn set_bytes(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<(), Errno> {
+    let arguments = [fd as usize, level as usize, name as usize, value.as_ptr() as usize, value.len()];
+    // SAFETY: `value` is valid for its length.
+    unsafe { call(libc::SYS_setsockopt, arguments) }.map(|_| ())
+}
+
+/// A type that any bytes are a value of.
+pub(crate) trait Plain: Default {
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+macro_rules! plain {
+    ($($type:ty),*) => {$(
+        impl Plain for $type {
+            fn bytes_mut(&mut self) -> &mut [u8] {
+                // SAFETY: an integer without padding, for which all bytes are valid.
+                unsafe { std::slice::from_raw_parts_mut((&raw mut *self).cast(), size_of::<Self>()) }
             }
-            libc::AF_INET6 if len as usize >= size_of::<sockaddr_in6>() => {
-                let v6 = addr.cast::<sockaddr_in6>().read_unaligned();
-                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-                Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), v6.sin6_flowinfo, v6.sin6_scope_id).into())
-            }
-            _ => None,
         }
-    }
+    )*};
+}
+plain!(c_int, u64, [i64; 2]);
+
+pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
+    // SAFETY: no pointers.
+    unsafe { call(libc::SYS_socket, [family as usize, kind as usize, protocol as usize]) }.map(|fd| fd as c_int)
 }
 
-/// `addr` as C has it, in the given family: an IPv4 address can be written as an IPv6 one.
-pub(crate) fn c_addr(addr: SocketAddr, family: c_int) -> (sockaddr_storage, socklen_t) {
-    // SAFETY: all zeros is a valid sockaddr_storage.
-    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
-    let (v6, scope) = match addr {
-        SocketAddr::V4(v4) if family == libc::AF_INET => {
-            let c = sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: a sockaddr_storage has room for every kind of address, suitably aligned.
-            unsafe { (&raw mut storage).cast::<sockaddr_in>().write(c) };
-            return (storage, size_of::<sockaddr_in>() as socklen_t);
-        }
-        SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
-        SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
-    };
-    let c = sockaddr_in6 {
-        sin6_family: libc::AF_INET6 as libc::sa_family_t,
-        sin6_port: addr.port().to_be(),
-        sin6_flowinfo: 0,
-        sin6_addr: libc::in6_addr { s6_addr: v6.octets() },
-        sin6_scope_id: scope,
-    };
-    // SAFETY: as above.
-    unsafe { (&raw mut storage).cast::<sockaddr_in6>().write(c) };
-    (storage, size_of::<sockaddr_in6>() as socklen_t)
+pub(crate) fn bind(fd: c_int, addr: &RawAddr) -> Result<(), Errno> {
+    let (at, len) = addr.parts();
+    // SAFETY: the address is valid for its length.
+    unsafe { call(libc::SYS_bind, [fd as usize, at as usize, len as usize]) }.map(|_| ())
 }
 
-/// Copies `addr` to where the program wants it, as getpeername does: as much as fits, and the length it has.
-///
-/// # Safety
-/// `len` must be readable and writable, `out` writable for as many bytes as it says.
-pub(crate) unsafe fn give_addr(addr: SocketAddr, family: c_int, out: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    if len.is_null() || out.is_null() {
-        return fail(libc::EFAULT);
-    }
-    let (storage, full) = c_addr(addr, family);
-    // SAFETY: the caller's promise; no more is copied than both sides have.
-    unsafe {
-        let n = (*len).min(full) as usize;
-        std::ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), out.cast(), n);
-        *len = full;
-    }
-    0
+pub(crate) fn connect(fd: c_int, addr: &RawAddr) -> Result<(), Errno> {
+    let (at, len) = addr.parts();
+    // SAFETY: the address is valid for its length.
+    unsafe { call(libc::SYS_connect, [fd as usize, at as usize, len as usize]) }.map(|_| ())
 }
 
-/// Whether `fd` is ready for `events` now.
-pub(crate) fn ready(fd: c_int, events: libc::c_short) -> libc::c_short {
-    let before = errno();
-    let mut one = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: one valid pollfd.
-    let n = unsafe { real::poll(&raw mut one, 1, 0) };
-    set_errno(before);
-    if n > 0 { one.revents } else { 0 }
+pub(crate) fn getsockname(fd: c_int) -> Option<RawAddr> {
+    let mut addr = RawAddr::default();
+    let mut len = RawAddr::ROOM as libc::socklen_t;
+    let arguments = [fd as usize, addr.room().as_mut_ptr() as usize, &raw mut len as usize];
+    // SAFETY: both are valid for writing, and `len` bounds what is written.
+    unsafe { call(libc::SYS_getsockname, arguments) }.ok()?;
+    addr.set_len(len);
+    Some(addr)
+}
+
+/// Sends what can be sent at once, on a connected socket or, with MSG_FASTOPEN among `flags`, to `addr`.
+pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int, addr: Option<&RawAddr>) -> Result<usize, Errno> {
+    let (at, len) = addr.map_or((std::ptr::null(), 0), RawAddr::parts);
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let arguments = [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags as usize, at as usize, len as usize];
+    // SAFETY: the buffer and the address are valid for their lengths.
+    unsafe { call(libc::SYS_sendto, arguments) }
+}
+
+/// Receives what is there.
+pub(crate) fn recv(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let arguments = [fd as usize, bytes.as_mut_ptr() as usize, bytes.len(), libc::MSG_DONTWAIT as usize, 0, 0];
+    // SAFETY: the buffer is valid for its length.
+    unsafe { call(libc::SYS_recvfrom, arguments) }
+}
+
+/// The flags of an open file (O_NONBLOCK and others).
+pub(crate) fn status_flags(fd: c_int) -> Result<c_int, Errno> {
+    // SAFETY: no pointers.
+    unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize]) }.map(|flags| flags as c_int)
+}
+
+pub(crate) fn set_status_flags(fd: c_int, flags: c_int) -> Result<(), Errno> {
+    // SAFETY: no pointers.
+    unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_SETFL as usize, flags as usize]) }.map(|_| ())
+}
+
+/// Whether the descriptor is closed on exec.
+pub(crate) fn is_cloexec(fd: c_int) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize]) };
+    flags.is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize != 0)
+}
+
+pub(crate) fn dup3(from: c_int, to: c_int, cloexec: bool) -> Result<(), Errno> {
+    let flags = if cloexec { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: no pointers.
+    unsafe { call(libc::SYS_dup3, [from as usize, to as usize, flags as usize]) }.map(|_| ())
+}
+
+pub(crate) fn close(fd: c_int) {
+    // SAFETY: no pointers; the descriptor is ours.
+    let _ = unsafe { call(libc::SYS_close, [fd as usize]) };
+}
+
+pub(crate) fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, mut event: EpollEvent) -> Result<(), Errno> {
+    let arguments = [epfd as usize, operation as usize, fd as usize, &raw mut event as usize];
+    // SAFETY: the event is valid.
+    unsafe { call(libc::SYS_epoll_ctl, arguments) }.map(|_| ())
+}
+
+/// Opens a file, never to be inherited by exec.
+pub(crate) fn open(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
+    let flags = (flags | libc::O_CLOEXEC | libc::O_NOCTTY) as usize;
+    let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags, 0o666];
+    // SAFETY: the path ends with a zero.
+    unsafe { call(libc::SYS_openat, arguments) }.map(|fd| fd as c_int)
+}
+
+pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
+    // SAFETY: the buffer is valid for its length.
+    unsafe { call(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len()]) }
+}
+
+pub(crate) fn read(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: the buffer is valid for its length.
+    unsafe { call(libc::SYS_read, [fd as usize, bytes.as_mut_ptr() as usize, bytes.len()]) }
+}
+
+/// The length of an open file.
+pub(crate) fn length(fd: c_int) -> Result<u64, Errno> {
+    // SAFETY: no pointers.
+    unsafe { call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_END as usize]) }.map(|len| len as u64)
+}
+
+pub(crate) fn truncate(fd: c_int) {
+    // SAFETY: no pointers.
+    let _ = unsafe { call(libc::SYS_ftruncate, [fd as usize, 0]) };
+}
+
+pub(crate) fn mkdir(path: &CStr) {
+    // SAFETY: the path ends with a zero.
+    let _ = unsafe { call(libc::SYS_mkdirat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, 0o700]) };
 }

@@ -1,0 +1,405 @@
+//! The handshake of one connect(2), advanced a little whenever a hook comes by, without waiting.
+//!
+//! ```text
+//! connect ──► dial ──► Pending ──► Open           the socket is the program's
+//!               ▲         │
+//!               └─────────┼──────► Failed         the gateway refused, or is not there
+//!         next address    └──────► (no entry)     not there, and the settings say to go direct then
+//! ```
+
+use crate::config::{CONNECT_LIMIT, Config, OPEN_LIMIT};
+use crate::process::no_unwind;
+use crate::record::{Attempt, Gateways, Handshake, Outcome};
+use crate::report::{self, Failure};
+use crate::sys::{self, Errno};
+use crate::table::{self, Guard, State};
+use crate::{bypass, config, epoll, socket};
+use libc::{c_int, c_short};
+use phoebus_proto::endpoint::EndpointRef;
+use phoebus_proto::session::initiator;
+use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
+use phoebus_proto::session::{Code, List, Mode, SessionId};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// TCP's states, of those the kernel tells (`tcp_states.h`).
+pub(crate) const TCP_SYN_SENT: u8 = 2;
+pub(crate) const TCP_CLOSE: u8 = 7;
+
+/// How a socket stands, as far as the program's calls on it are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// They are the kernel's business.
+    Plain,
+    /// The session is being opened: the kernel has news when these events of poll(2) happen, and patience ends then.
+    Waiting { events: c_short, until: Duration },
+    /// That failed, which the program has not been told.
+    Failed,
+}
+
+/// The first time-out of any handshake, in milliseconds; 0: none. It may be too early, never too late.
+static EARLIEST: AtomicU64 = AtomicU64::new(0);
+
+/// The state of the TCP connection behind `fd`, `None` if it is none.
+pub(crate) fn tcp_state(fd: c_int) -> Option<u8> {
+    let mut state = [0];
+    sys::get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state).ok().filter(|len| *len == 1)?;
+    Some(state[0])
+}
+
+/// Begins to open a session to `destination`, without waiting. If the gateway is not there and the settings say so, the
+/// socket connects to the destination itself instead.
+pub(crate) fn begin(
+    guard: &mut Guard,
+    fd: c_int,
+    config: &Config,
+    gateways: Gateways,
+    destination: SocketAddr,
+) -> Result<(), Errno> {
+    let mut session = [0; 16];
+    sys::random(&mut session)?;
+    let now = sys::now();
+    let family = guard.facts().family;
+    let attempt = Attempt {
+        outcome: Outcome::Running,
+        handshake: None,
+        session,
+        gateways: gateways.for_family(family),
+        gateway: 0,
+        heard: false,
+        begun: now,
+        until: now,
+        congestion_control: [0; 16],
+        widened: false,
+    };
+    guard.make_record()?.attempt = Some(attempt);
+    guard.facts().fd = fd;
+    guard.facts().closed = false;
+    guard.facts().errno = 0;
+    guard.facts().destination = crate::addr::RawAddr::new(destination, family);
+    // Before the kernel has anything to report: another thread may be waiting.
+    epoll::hide(guard);
+    let Err(errno) = dial(guard, fd, config, destination) else {
+        guard.set_state(State::Pending);
+        return Ok(());
+    };
+    match give_up(guard, fd, config, &Failure::Connect(errno)) {
+        None => {
+            settle(guard, State::Free);
+            Ok(())
+        }
+        Some(errno) => {
+            withdraw(guard);
+            Err(errno)
+        }
+    }
+}
+
+/// How the socket behind `fd` stands, after a step of its handshake if there is one.
+pub(crate) fn look(fd: c_int) -> Stage {
+    if table::is_quiet() || fd < 0 {
+        return Stage::Plain;
+    }
+    no_unwind(|| table::find_live(fd).map_or(Stage::Plain, |mut guard| advance(&mut guard, fd)))
+}
+
+/// Advances the handshake as far as it goes without waiting.
+pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
+    match guard.state() {
+        State::Pending => {}
+        State::Failed if guard.facts().errno != 0 => return Stage::Failed,
+        _ => return Stage::Plain,
+    }
+    guard.facts().fd = fd;
+    guard.facts().closed = false;
+    let (Some(config), Some(destination)) = (config::get(), guard.facts().destination.socket_addr()) else {
+        return Stage::Plain;
+    };
+    let failure = match guard.record().and_then(|record| record.attempt.as_mut()) {
+        Some(attempt) => match attempt.outcome {
+            Outcome::Running => match exchange(attempt, fd) {
+                Ok(Some(stage)) => return stage,
+                Ok(None) => {
+                    attempt.outcome = Outcome::Opened;
+                    report::opened(config, attempt, fd, destination);
+                    bypass::remember(config, attempt, fd, destination);
+                    return settle(guard, State::Open);
+                }
+                Err(failure) => failure,
+            },
+            // Another process that shares the connection was faster.
+            Outcome::Opened => return settle(guard, State::Open),
+            Outcome::Direct => return settle(guard, State::Free),
+            Outcome::Failed(errno) => {
+                guard.facts().errno = errno;
+                return settle(guard, State::Failed);
+            }
+        },
+        None => return settle(guard, State::Free),
+    };
+    if failure.is_unreachable() && next_gateway(guard, fd, config, destination) {
+        return advance(guard, fd);
+    }
+    match give_up(guard, fd, config, &failure) {
+        None => settle(guard, State::Free),
+        Some(errno) => {
+            guard.facts().errno = errno;
+            settle(guard, State::Failed)
+        }
+    }
+}
+
+/// Tells what the program has not been told about a failure; 0 if there is nothing.
+pub(crate) fn take_error(guard: &mut Guard) -> Errno {
+    let errno = std::mem::replace(&mut guard.facts().errno, 0);
+    if guard.state() == State::Failed && !is_watched(guard) {
+        guard.forget();
+    }
+    errno
+}
+
+/// Ends whatever is under way or left over: the socket is unconnected, and all the program's.
+pub(crate) fn abandon(guard: &mut Guard, fd: c_int) {
+    if guard.state() == State::Pending {
+        socket::reset(guard, fd);
+    }
+    withdraw(guard);
+}
+
+/// When a hook must come by at the latest, for a handshake to time out; `None` while there is none.
+pub(crate) fn next_deadline() -> Option<Duration> {
+    let earliest = if table::is_quiet() { 0 } else { EARLIEST.load(Ordering::Relaxed) };
+    (earliest != 0).then(|| Duration::from_millis(earliest))
+}
+
+/// Ends handshakes whose time is over, also of sockets that nobody asks about any more.
+pub(crate) fn expire() {
+    let now = sys::now();
+    if next_deadline().is_none_or(|deadline| now < deadline) {
+        return;
+    }
+    EARLIEST.store(0, Ordering::Relaxed);
+    table::each_pending(|mut guard| {
+        let fd = guard.facts().fd;
+        let until = guard.record().and_then(|record| record.attempt.as_ref()).map_or(now, |attempt| attempt.until);
+        if sys::cookie(fd) == Some(guard.cookie()) {
+            if let Stage::Waiting { until, .. } = advance(&mut guard, fd) {
+                note_deadline(until);
+            }
+        } else if until <= now {
+            guard.remove();
+        } else {
+            note_deadline(until);
+        }
+    });
+}
+
+fn note_deadline(until: Duration) {
+    let until = u64::try_from(until.as_millis()).unwrap_or(u64::MAX).max(1);
+    let _ = EARLIEST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |earliest| {
+        (earliest == 0 || until < earliest).then_some(until)
+    });
+}
+
+/// Connects to the gateway's address in turn, or the next one that can be connected to.
+fn dial(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAddr) -> Result<(), Errno> {
+    loop {
+        match dial_one(guard, fd, config, destination) {
+            Ok(()) => return Ok(()),
+            Err(errno) => {
+                let attempt = guard.record().and_then(|record| record.attempt.as_mut()).ok_or(errno)?;
+                attempt.gateways.get(attempt.gateway + 1).ok_or(errno)?;
+                attempt.gateway += 1;
+                socket::hang_up(fd);
+            }
+        }
+    }
+}
+
+fn dial_one(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAddr) -> Result<(), Errno> {
+    let gateway = guard
+        .record()
+        .and_then(|record| record.attempt.as_ref())
+        .and_then(|attempt| attempt.gateways.get(attempt.gateway))
+        .ok_or(libc::EHOSTUNREACH)?;
+    let to = socket::fit(guard, fd, gateway)?;
+    let record = guard.record().ok_or(libc::ENOMEM)?;
+    let (out, inbox) = record.buffers();
+    let attempt = record.attempt.as_mut().ok_or(libc::ENOMEM)?;
+    socket::tune(fd, attempt);
+    let open = Open {
+        session: SessionId(attempt.session),
+        destination: EndpointRef::from(destination),
+        path: List::new(&config.later),
+        visited: List::default(),
+        origin: None,
+        identity: "",
+        mode: Mode::Raw,
+        requirements: Requirements::default(),
+        resumable: false,
+        required: 0,
+    };
+    let user = config.settings.user.as_deref();
+    let auth = user.map(|user| Auth { mechanism: Auth::ANONYMOUS, data: user.as_bytes() });
+    // The longest OPEN there is fits the buffer.
+    let mut handshake =
+        Handshake::connect(out, inbox, &Hello::of(""), auth.as_ref(), &open).map_err(|_| libc::EMSGSIZE)?;
+    let sent = socket::start(fd, &to, handshake.outgoing())?;
+    handshake.sent(sent);
+    attempt.handshake = Some(handshake);
+    attempt.until = sys::now().saturating_add(CONNECT_LIMIT);
+    note_deadline(attempt.until);
+    Ok(())
+}
+
+/// Sends what there is to send and reads what there is to read. `None`: the session is open.
+fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> {
+    let handshake = attempt.handshake.as_mut().ok_or(Failure::Lost(0))?;
+    let mut send_error = None;
+    while !handshake.outgoing().is_empty() {
+        match sys::send(fd, handshake.outgoing(), 0, None) {
+            Ok(n) => handshake.sent(n),
+            Err(libc::EAGAIN) => break,
+            // What the gateway said before it hung up says more.
+            Err(errno) => {
+                send_error = Some(errno);
+                break;
+            }
+        }
+    }
+    loop {
+        match handshake.state() {
+            initiator::State::Opened => return Ok(None),
+            initiator::State::Refused => {
+                let code = handshake.refused().map_or(Code::Protocol, |refused| refused.code);
+                return Err(Failure::Refused(code));
+            }
+            initiator::State::Challenged => return Err(Failure::Challenged),
+            _ => {}
+        }
+        let space = handshake.space().map_err(Failure::Protocol)?;
+        match sys::recv(fd, space) {
+            Ok(0) => return Err(Failure::Lost(0)),
+            Ok(n) => {
+                attempt.heard = true;
+                handshake.received(n).map_err(Failure::Protocol)?;
+            }
+            Err(libc::EAGAIN) => break,
+            Err(errno) => return Err(lost(attempt.heard, send_error.unwrap_or(errno))),
+        }
+    }
+    if let Some(errno) = send_error {
+        return Err(lost(attempt.heard, errno));
+    }
+    let events = if handshake.outgoing().is_empty() { libc::POLLIN } else { libc::POLLOUT };
+    extend(attempt, fd)?;
+    Ok(Some(Stage::Waiting { events, until: attempt.until }))
+}
+
+/// Whether patience with the gateway has come to an end.
+fn extend(attempt: &mut Attempt, fd: c_int) -> Result<(), Failure> {
+    if sys::now() < attempt.until {
+        return Ok(());
+    }
+    if tcp_state(fd) == Some(TCP_SYN_SENT) {
+        return Err(Failure::Connect(libc::ETIMEDOUT));
+    }
+    // It is there, and may be waiting for the destination.
+    let end = attempt.begun.saturating_add(OPEN_LIMIT);
+    if attempt.until >= end {
+        return Err(Failure::Silent);
+    }
+    attempt.until = end;
+    note_deadline(end);
+    Ok(())
+}
+
+/// An error of the connection: nobody accepted it, or it broke.
+fn lost(heard: bool, errno: Errno) -> Failure {
+    match errno {
+        libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN => Failure::Lost(libc::ECONNRESET),
+        _ if heard => Failure::Lost(errno),
+        _ => Failure::Connect(errno),
+    }
+}
+
+/// Goes on to the gateway's next address, if it has one that can be connected to.
+fn next_gateway(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAddr) -> bool {
+    let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) else { return false };
+    if attempt.gateways.get(attempt.gateway + 1).is_none() {
+        return false;
+    }
+    attempt.gateway += 1;
+    socket::hang_up(fd);
+    dial(guard, fd, config, destination).is_ok()
+}
+
+/// Ends an attempt that failed: returns the error for the program, or `None` when the socket connects to the destination
+/// itself instead.
+fn give_up(guard: &mut Guard, fd: c_int, config: &Config, failure: &Failure) -> Option<Errno> {
+    let destination = guard.facts().destination;
+    let fallback = failure.is_unreachable() && config.settings.fallback;
+    if let (Some(attempt), Some(to)) =
+        (guard.record().and_then(|record| record.attempt.as_mut()), destination.socket_addr())
+    {
+        report::failed(config, attempt, failure, to, fallback);
+        attempt.handshake = None;
+    }
+    if failure.is_unreachable() {
+        config::nobody_answered();
+    }
+    socket::reset(guard, fd);
+    let outcome = match fallback {
+        true => socket::start_plain(fd, &destination).err().map_or(Outcome::Direct, Outcome::Failed),
+        false => Outcome::Failed(failure.errno()),
+    };
+    if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
+        attempt.outcome = outcome;
+    }
+    match outcome {
+        Outcome::Failed(errno) => Some(errno),
+        _ => None,
+    }
+}
+
+/// Gives the socket to the program in this state.
+fn settle(guard: &mut Guard, state: State) -> Stage {
+    match state {
+        State::Open => {
+            epoll::show(guard);
+            guard.drop_record();
+            guard.set_state(state);
+            Stage::Plain
+        }
+        State::Failed => {
+            guard.set_state(state);
+            epoll::fail(guard);
+            if !is_watched(guard) {
+                guard.drop_record();
+            }
+            Stage::Failed
+        }
+        _ => {
+            epoll::show(guard);
+            guard.forget();
+            Stage::Plain
+        }
+    }
+}
+
+/// Leaves nothing in the table but the epoll sets that an unconnected socket is in.
+fn withdraw(guard: &mut Guard) {
+    epoll::show(guard);
+    if let Some(record) = guard.record().filter(|record| record.is_watched()) {
+        record.attempt = None;
+        guard.facts().errno = 0;
+        guard.set_state(State::Watched);
+    } else {
+        guard.forget();
+    }
+}
+
+fn is_watched(guard: &mut Guard) -> bool {
+    guard.record().is_some_and(|record| record.is_watched())
+}

@@ -1,0 +1,248 @@
+//! The program's socket, made fit for the way to the gateway, and put back when it does not go there.
+
+use crate::addr::RawAddr;
+use crate::record::Attempt;
+use crate::sys::{self, Errno};
+use crate::table::Guard;
+use crate::{config, epoll};
+use libc::c_int;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Sockets whose congestion control the program chose itself, by cookie: the last so many.
+static CHOSEN: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// SO_BUF_LOCK of Linux 5.14: which buffer sizes were set, and so are not automatic.
+const SO_BUF_LOCK: c_int = 72;
+const SNDBUF_LOCKED: c_int = 1;
+const RCVBUF_LOCKED: c_int = 2;
+
+/// Options that go from one socket to another as they are.
+const OPTIONS: [(c_int, c_int); 29] = [
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::SOL_SOCKET, libc::SO_LINGER),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY),
+    (libc::SOL_SOCKET, libc::SO_MARK),
+    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
+    (libc::SOL_SOCKET, libc::SO_DONTROUTE),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
+    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS),
+    (libc::IPPROTO_TCP, libc::TCP_CONGESTION),
+    (libc::IPPROTO_TCP, libc::TCP_TIMESTAMP),
+    (libc::IPPROTO_TCP, libc::TCP_QUICKACK),
+    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
+];
+
+/// Whether sessions can run over the socket behind `fd`: a stream of TCP or MPTCP.
+pub(crate) fn is_tcp(fd: c_int) -> bool {
+    let option = |name| sys::get::<c_int>(fd, libc::SOL_SOCKET, name);
+    option(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
+        && matches!(option(libc::SO_PROTOCOL), Some(libc::IPPROTO_TCP | libc::IPPROTO_MPTCP))
+}
+
+/// The address family of the socket behind `fd`.
+pub(crate) fn family(fd: c_int) -> Option<c_int> {
+    sys::get(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)
+}
+
+/// Whether calls on the descriptor do not wait.
+pub(crate) fn is_nonblocking(fd: c_int) -> bool {
+    sys::status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
+}
+
+/// How long calls on a socket may wait, by SO_SNDTIMEO or SO_RCVTIMEO; `None`: for ever.
+pub(crate) fn time_limit(fd: c_int, name: c_int) -> Option<Duration> {
+    let [seconds, micros] = sys::get::<[i64; 2]>(fd, libc::SOL_SOCKET, name)?;
+    let limit = Duration::from_secs(seconds.try_into().ok()?) + Duration::from_micros(micros.try_into().ok()?);
+    (!limit.is_zero()).then_some(limit)
+}
+
+/// Notes that the program has chosen a congestion control for the socket behind `fd`.
+pub(crate) fn chosen(fd: c_int) {
+    if let Some(cookie) = sys::cookie(fd).filter(|cookie| !is_chosen(*cookie)) {
+        CHOSEN[NEXT.fetch_add(1, Ordering::Relaxed) % CHOSEN.len()].store(cookie, Ordering::Relaxed);
+    }
+}
+
+fn is_chosen(cookie: u64) -> bool {
+    CHOSEN.iter().any(|known| known.load(Ordering::Relaxed) == cookie)
+}
+
+/// Asks for the congestion control of the settings, unless the program chose one. What comes of it is in the report.
+pub(crate) fn tune(fd: c_int, attempt: &mut Attempt) {
+    let wanted = config::get().and_then(|config| config.settings.congestion_control.as_deref());
+    let Some(wanted) = wanted.filter(|_| !sys::cookie(fd).is_some_and(is_chosen)) else { return };
+    let mut had = [0; 16];
+    let known = sys::get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut had);
+    if known.is_ok() && set_congestion_control(fd, wanted.as_bytes()).is_ok() {
+        attempt.congestion_control = had;
+    }
+}
+
+fn set_congestion_control(fd: c_int, name: &[u8]) -> Result<(), Errno> {
+    sys::set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name)
+}
+
+/// Makes the socket one that reaches `gateway`, and returns the address to connect to. An IPv6 socket reaches IPv4 by a
+/// mapped address; where neither fits, another socket takes its place.
+pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<RawAddr, Errno> {
+    let family = family(fd).ok_or(libc::ENOTSOCK)?;
+    match (family, gateway) {
+        (libc::AF_INET, SocketAddr::V4(_)) | (libc::AF_INET6, SocketAddr::V6(_)) => {}
+        (libc::AF_INET6, SocketAddr::V4(_)) if widen(guard, fd) => {}
+        (libc::AF_INET6, SocketAddr::V4(_)) => {
+            replace(guard, fd, libc::AF_INET)?;
+            return Ok(RawAddr::new(gateway, libc::AF_INET));
+        }
+        (_, SocketAddr::V6(_)) => replace(guard, fd, libc::AF_INET6)?,
+        (_, SocketAddr::V4(_)) => return Err(libc::EAFNOSUPPORT),
+    }
+    Ok(RawAddr::new(gateway, if gateway.is_ipv6() { libc::AF_INET6 } else { family }))
+}
+
+/// Lets an IPv6 socket connect to IPv4 addresses, if it is not bound to an address of its own.
+fn widen(guard: &mut Guard, fd: c_int) -> bool {
+    let any = sys::getsockname(fd).and_then(|own| own.socket_addr()).is_some_and(|own| own.ip().is_unspecified());
+    match sys::get::<c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
+        Some(0) => any,
+        Some(_) if any => {
+            let widened = set_v6_only(fd, 0).is_ok();
+            if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
+                attempt.widened = widened;
+            }
+            widened
+        }
+        _ => false,
+    }
+}
+
+fn set_v6_only(fd: c_int, only: c_int) -> Result<(), Errno> {
+    sys::set_bytes(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &only.to_ne_bytes())
+}
+
+/// Begins to connect without waiting, with as much of `data` in the SYN as a cached fast open cookie permits (RFC 7413).
+/// Returns how much that was.
+pub(crate) fn start(fd: c_int, to: &RawAddr, data: &[u8]) -> Result<usize, Errno> {
+    match sys::send(fd, data, libc::MSG_FASTOPEN, Some(to)) {
+        Err(libc::EINPROGRESS) => Ok(0),
+        // Switched off on this host, or not known to this kind of socket.
+        Err(libc::EOPNOTSUPP | libc::ENOPROTOOPT | libc::ENOTCONN | libc::EPIPE) => start_plain(fd, to).map(|()| 0),
+        result => result,
+    }
+}
+
+/// Begins to connect without waiting.
+pub(crate) fn start_plain(fd: c_int, to: &RawAddr) -> Result<(), Errno> {
+    let flags = sys::status_flags(fd)?;
+    let waits = flags & libc::O_NONBLOCK == 0;
+    if waits {
+        sys::set_status_flags(fd, flags | libc::O_NONBLOCK)?;
+    }
+    let result = sys::connect(fd, to);
+    if waits {
+        sys::set_status_flags(fd, flags)?;
+    }
+    match result {
+        Err(libc::EINPROGRESS) => Ok(()),
+        result => result,
+    }
+}
+
+/// Gives the connection to the gateway up; the socket is unconnected afterwards, with no error left in it.
+pub(crate) fn hang_up(fd: c_int) {
+    let _ = sys::connect(fd, &RawAddr::unspecified());
+    let _ = sys::get::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+}
+
+/// Gives the connection up, and makes the socket what the program had.
+pub(crate) fn reset(guard: &mut Guard, fd: c_int) {
+    hang_up(fd);
+    if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
+        if attempt.congestion_control[0] != 0 {
+            let name = std::mem::take(&mut attempt.congestion_control);
+            let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+            let _ = set_congestion_control(fd, &name[..len]);
+        }
+        if std::mem::take(&mut attempt.widened) {
+            let _ = set_v6_only(fd, 1);
+        }
+    }
+    let wanted = guard.facts().family;
+    if family(fd).is_some_and(|family| family != wanted) {
+        // Without descriptors or memory for it, the program keeps a socket that only its next connect can be wrong about,
+        // and that says so (EINVAL or EAFNOSUPPORT).
+        let _ = replace(guard, fd, wanted);
+    }
+}
+
+/// Puts a socket of another family in the place of the one behind `fd`, with its options and flags, in the same epoll sets.
+/// Other descriptors of the old one, made by dup or fork, stay what they are.
+fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
+    let protocol = sys::get(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).unwrap_or(libc::IPPROTO_TCP);
+    let new = sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol)?;
+    let was_chosen = sys::cookie(fd).is_some_and(is_chosen);
+    copy_options(fd, new);
+    let result = sys::status_flags(fd)
+        .and_then(|flags| sys::set_status_flags(new, flags))
+        .and_then(|()| sys::dup3(new, fd, sys::is_cloexec(fd)));
+    sys::close(new);
+    result?;
+    if was_chosen {
+        chosen(fd);
+    }
+    guard.follow(fd)?;
+    epoll::renew(guard);
+    Ok(())
+}
+
+fn copy_options(from: c_int, to: c_int) {
+    let copy = |(level, name): (c_int, c_int), (to_level, to_name): (c_int, c_int)| {
+        let mut value = [0; 32];
+        // What cannot be read or set here was not set there, or is a privilege that this process does not have.
+        if let Ok(len @ 1..) = sys::get_bytes(from, level, name, &mut value) {
+            let _ = sys::set_bytes(to, to_level, to_name, &value[..len]);
+        }
+    };
+    OPTIONS.iter().for_each(|option| copy(*option, *option));
+    let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
+    for (four, six) in [(libc::IP_TOS, libc::IPV6_TCLASS), (libc::IP_TTL, libc::IPV6_UNICAST_HOPS)] {
+        copy((v4, four), (v6, six));
+        copy((v6, six), (v4, four));
+    }
+    let locked = sys::get::<c_int>(from, libc::SOL_SOCKET, SO_BUF_LOCK).unwrap_or(0);
+    for (bit, name) in [(SNDBUF_LOCKED, libc::SO_SNDBUF), (RCVBUF_LOCKED, libc::SO_RCVBUF)] {
+        // The kernel says twice what was set.
+        if let Some(size) = sys::get::<c_int>(from, libc::SOL_SOCKET, name).filter(|_| locked & bit != 0) {
+            let _ = sys::set_bytes(to, libc::SOL_SOCKET, name, &(size / 2).to_ne_bytes());
+        }
+    }
+    let bound = sys::getsockname(from).and_then(|own| own.socket_addr()).filter(|own| own.port() != 0);
+    if let (Some(own), Some(family)) = (bound, family(to)) {
+        let any: SocketAddr = match family {
+            libc::AF_INET => ([0; 4], own.port()).into(),
+            _ => ([0_u16; 8], own.port()).into(),
+        };
+        // The port is taken while the old socket stands, unless both may share it.
+        let _ = sys::set_bytes(to, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32.to_ne_bytes());
+        let _ = sys::bind(to, &RawAddr::new(any, family));
+    }
+}

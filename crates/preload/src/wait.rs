@@ -1,0 +1,296 @@
+//! poll(2) and its kin: the handshakes of the descriptors waited for advance inside, and a program sees none of their events.
+//!
+//! For a descriptor whose session is being opened the kernel is asked for what the handshake waits for instead. When that
+//! happens the handshake advances, and the wait goes on for the rest of its time, until there is something the program has
+//! asked for.
+
+use crate::handshake::{self, Stage};
+use crate::process::no_unwind;
+use crate::sys::{self, Errno};
+use crate::{real, table};
+use libc::{c_int, c_short, nfds_t, pollfd, sigset_t, size_t, timespec};
+use std::time::Duration;
+
+/// Descriptors that are waited for without setting memory aside.
+const FEW: usize = 64;
+/// What poll says of a socket whose connect failed (tcp_poll of the kernel).
+const FAILED: c_short = libc::POLLIN
+    | libc::POLLOUT
+    | libc::POLLRDHUP
+    | libc::POLLRDNORM
+    | libc::POLLWRNORM
+    | libc::POLLERR
+    | libc::POLLHUP;
+
+/// Stands in a program's descriptor, while the call lasts, for a handshake's interest. No event of poll.
+const OURS: c_short = 0x4000;
+
+/// The time a program has given to a call that waits.
+pub(crate) struct Budget {
+    timeout: Option<Duration>,
+    begun: Duration,
+    /// Whether the last wait was cut short to see to a handshake's time-out.
+    cut: bool,
+    /// Whether the time is over and the kernel is asked for the last time.
+    last: bool,
+}
+
+impl Budget {
+    /// `None`: for ever.
+    pub(crate) fn new(timeout: Option<Duration>) -> Self {
+        let begun = if timeout.is_some_and(|timeout| !timeout.is_zero()) { sys::now() } else { Duration::ZERO };
+        Self { timeout, begun, cut: false, last: false }
+    }
+
+    /// How long to wait next.
+    pub(crate) fn next(&mut self) -> Option<Duration> {
+        no_unwind(handshake::expire);
+        let left = self.left();
+        let until = handshake::next_deadline();
+        let bound = until.map(|until| until.saturating_sub(sys::now()).max(Duration::from_millis(1)));
+        self.cut = bound.is_some_and(|bound| left.is_none_or(|left| bound < left));
+        if self.cut { bound } else { left }
+    }
+
+    /// Whether to wait again, after a wait that brought nothing but what was `hidden`.
+    pub(crate) fn again(&mut self, hidden: bool) -> bool {
+        if !hidden && !self.cut {
+            return false;
+        }
+        // What was hidden may have made way for an event of the program's, which is ready now.
+        let over = self.left().is_some_and(|left| left.is_zero());
+        !std::mem::replace(&mut self.last, over) || !over
+    }
+
+    /// What is left of the program's time.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        match self.timeout {
+            Some(timeout) if !timeout.is_zero() => Some(timeout.saturating_sub(sys::now().saturating_sub(self.begun))),
+            other => other,
+        }
+    }
+}
+
+/// How a wait for one handshake ended.
+pub(crate) enum Settled {
+    /// There is nothing to wait for any more: the session is open, or the connection is direct.
+    Plain,
+    /// It failed, which the program has not been told.
+    Failed,
+    /// A signal handler ran, and the call is to say so.
+    Interrupted,
+    /// The time is over; the handshake goes on.
+    TimedOut,
+}
+
+/// Waits for the handshake of `fd`, as a blocking call of a program does. Blocking calls on sockets are restarted after
+/// signals whose handlers ask for it, unless they have a time limit (signal(7)).
+pub(crate) fn settle(fd: c_int, limit: Option<Duration>) -> Settled {
+    let budget = Budget::new(limit);
+    loop {
+        let (events, until) = match handshake::look(fd) {
+            Stage::Waiting { events, until } => (events, until),
+            Stage::Failed => return Settled::Failed,
+            Stage::Plain => return Settled::Plain,
+        };
+        let patience = until.saturating_sub(sys::now()).max(Duration::from_millis(1));
+        let time = to_timespec(budget.left().map_or(patience, |left| left.min(patience)));
+        let mut waited = pollfd { fd, events, revents: 0 };
+        // SAFETY: all pointers are valid for the call, or null.
+        let count = unsafe { real::ppoll(&raw mut waited, 1, &raw const time, std::ptr::null()) };
+        if count < 0 && sys::errno() == libc::EINTR && (limit.is_some() || sys::any_interrupting_handler()) {
+            return Settled::Interrupted;
+        }
+        if count == 0 && budget.left().is_some_and(|left| left.is_zero()) {
+            return Settled::TimedOut;
+        }
+    }
+}
+
+/// Milliseconds as poll and epoll_wait want them, rounded up; negative: no limit.
+pub(crate) fn to_ms(limit: Option<Duration>) -> c_int {
+    let Some(limit) = limit else { return -1 };
+    c_int::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
+}
+
+pub(crate) fn to_timespec(limit: Duration) -> timespec {
+    timespec { tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX), tv_nsec: limit.subsec_nanos().into() }
+}
+
+/// A program's time limit, `None` within if there is none; `None` if it is none the kernel would take.
+///
+/// # Safety
+/// `time` is null or valid.
+pub(crate) unsafe fn from_timespec(time: *const timespec) -> Option<Option<Duration>> {
+    // SAFETY: the caller's promise.
+    let Some(time) = (unsafe { time.as_ref() }) else { return Some(None) };
+    let nanoseconds = u32::try_from(time.tv_nsec).ok().filter(|n| *n < 1_000_000_000)?;
+    Some(Some(Duration::new(u64::try_from(time.tv_sec).ok()?, nanoseconds)))
+}
+
+/// Memory for a call with many descriptors, where the stack may be too small for it and allocation is out of question.
+pub(crate) struct Scratch<T, const N: usize> {
+    few: [T; N],
+    many: *mut T,
+    len: usize,
+}
+
+impl<T: Copy, const N: usize> Scratch<T, N> {
+    /// Room for `len` values, all `empty`. All zero bytes must be a value of `T`.
+    pub(crate) fn new(empty: T, len: usize) -> Result<Self, Errno> {
+        let many = if len <= N { std::ptr::null_mut() } else { sys::map(len * size_of::<T>(), false)?.cast() };
+        Ok(Self { few: [empty; N], many, len })
+    }
+
+    pub(crate) fn get(&mut self) -> &mut [T] {
+        if self.many.is_null() {
+            return &mut self.few[..self.len];
+        }
+        // SAFETY: a mapping of that many values, all initialized to zero bytes, until `free`.
+        unsafe { std::slice::from_raw_parts_mut(self.many, self.len) }
+    }
+
+    /// Gives the memory back. Not a destructor: a cancelled thread must be able to unwind past this value.
+    pub(crate) fn free(self) {
+        if !self.many.is_null() {
+            // SAFETY: mapped above with this length, and not used any more.
+            unsafe { sys::unmap(self.many.cast(), self.len * size_of::<T>()) };
+        }
+    }
+}
+
+/// Whether any of these sockets is being connected. Looks no further than it must.
+fn concerns(fds: &[pollfd]) -> bool {
+    !table::is_quiet() && fds.iter().any(|entry| entry.fd >= 0 && !matches!(handshake::look(entry.fd), Stage::Plain))
+}
+
+/// Waits by `wait`, which is given descriptors and a time limit, until the program has something to know.
+fn wait(
+    fds: &mut [pollfd],
+    timeout: Option<Duration>,
+    wait: impl Fn(&mut [pollfd], Option<Duration>) -> c_int,
+) -> c_int {
+    let none = pollfd { fd: -1, events: 0, revents: 0 };
+    let mut scratch = match Scratch::<pollfd, FEW>::new(none, fds.len()) {
+        Ok(scratch) => scratch,
+        Err(errno) => {
+            sys::set_errno(errno);
+            return -1;
+        }
+    };
+    let mut budget = Budget::new(timeout);
+    let count = loop {
+        let asked = scratch.get();
+        let ready = no_unwind(|| prepare(fds, asked));
+        let limit = budget.next();
+        let count = wait(asked, if ready > 0 { Some(Duration::ZERO) } else { limit });
+        if count < 0 {
+            fds.iter_mut().for_each(|of| of.revents = 0);
+            break count;
+        }
+        let (seen, hidden) = no_unwind(|| report(fds, asked));
+        if seen > 0 || !budget.again(hidden) {
+            break seen;
+        }
+    };
+    scratch.free();
+    count
+}
+
+/// Fills in what the kernel is to be asked, and returns how many descriptors have failed already.
+fn prepare(fds: &mut [pollfd], asked: &mut [pollfd]) -> usize {
+    let mut ready = 0;
+    for (of, to) in fds.iter_mut().zip(asked) {
+        *to = pollfd { revents: 0, ..*of };
+        of.revents = 0;
+        if of.fd < 0 {
+            continue;
+        }
+        match handshake::look(of.fd) {
+            Stage::Plain => {}
+            Stage::Waiting { events, .. } => (to.events, of.revents) = (events, OURS),
+            Stage::Failed => {
+                to.fd = -1;
+                of.revents = FAILED & (of.events | libc::POLLERR | libc::POLLHUP);
+                ready += 1;
+            }
+        }
+    }
+    ready
+}
+
+/// Takes over what the kernel said, and returns how many descriptors the program is told of, and whether any were kept
+/// from it.
+fn report(fds: &mut [pollfd], asked: &[pollfd]) -> (c_int, bool) {
+    let (mut seen, mut hidden) = (0, false);
+    for (of, said) in fds.iter_mut().zip(asked) {
+        if said.fd >= 0 {
+            // Another thread may have begun a handshake meanwhile.
+            let ours = of.revents == OURS || said.revents != 0 && !matches!(handshake::look(of.fd), Stage::Plain);
+            hidden |= ours && said.revents != 0;
+            of.revents = if ours { 0 } else { said.revents };
+        }
+        seen += c_int::from(of.revents != 0);
+    }
+    (seen, hidden)
+}
+
+/// The program's descriptors, unless there is nothing to do about them.
+///
+/// # Safety
+/// `fds` is valid for `count` descriptors, or the kernel would refuse it.
+unsafe fn of_interest<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    if table::is_quiet() || fds.is_null() || count == 0 {
+        return None;
+    }
+    // SAFETY: the caller's promise; the kernel refuses more than it allows descriptors.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, usize::try_from(count).ok().filter(|n| *n < 1 << 24)?) };
+    no_unwind(|| concerns(fds)).then_some(fds)
+}
+
+hook! {
+    /// poll(2).
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+        match of_interest(fds, count) {
+            None => real::poll(fds, count, timeout),
+            Some(fds) => wait(fds, u64::try_from(timeout).ok().map(Duration::from_millis), |fds, limit| {
+                real::poll(fds.as_mut_ptr(), count, to_ms(limit))
+            }),
+        }
+    }
+
+    /// poll(2) by the C library's own name.
+    fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+        poll(fds, count, timeout)
+    }
+
+    /// poll(2) of programs that check lengths.
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
+        if room / size_of::<pollfd>() < count as usize {
+            return real::__poll_chk(fds, count, timeout, room);
+        }
+        poll(fds, count, timeout)
+    }
+
+    /// ppoll(2).
+    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        match (of_interest(fds, count), from_timespec(timeout)) {
+            (Some(fds), Some(timeout)) => wait(fds, timeout, |fds, limit| {
+                let limit = limit.map(to_timespec);
+                let at = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+                real::ppoll(fds.as_mut_ptr(), count, at, mask)
+            }),
+            _ => real::ppoll(fds, count, timeout, mask),
+        }
+    }
+
+    /// ppoll(2) of programs that check lengths.
+    fn __ppoll_chk(
+        fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t
+    ) -> c_int {
+        if room / size_of::<pollfd>() < count as usize {
+            return real::__ppoll_chk(fds, count, timeout, mask, room);
+        }
+        ppoll(fds, count, timeout, mask)
+    }
+}

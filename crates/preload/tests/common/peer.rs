@@ -1,0 +1,197 @@
+//! A gateway that does what a test wants when the test wants it, as no real one would: what it does depends on the port that
+//! a session is to go to. Behind every session it opens is an echo.
+
+use phoebus_proto::endpoint::{Endpoint, EndpointRef};
+use phoebus_proto::session::acceptor::{Request, State};
+use phoebus_proto::session::message::{HopReport, Opened, Refused, Requirements};
+use phoebus_proto::session::{Acceptor, Code, List, Mode, SessionId};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// Opens at once.
+pub const ECHO: u16 = 7;
+/// Opens when released.
+pub const HELD: u16 = 9;
+/// Refuses as refused connections are.
+pub const REFUSED: u16 = 11;
+/// Likewise, when released.
+pub const HELD_REFUSED: u16 = 12;
+/// Opens in single bytes, with bytes of the stream right behind.
+pub const TRICKLE: u16 = 13;
+/// Hangs up.
+pub const HANG_UP: u16 = 14;
+/// Speaks another protocol.
+pub const GARBAGE: u16 = 15;
+/// Asks for authentication.
+pub const CHALLENGE: u16 = 16;
+/// Refuses by policy.
+pub const NOT_ALLOWED: u16 = 17;
+/// Opens, and at once sends what fits and closes its direction.
+pub const GREETING: u16 = 18;
+
+/// What a client has asked for.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub session: SessionId,
+    pub destination: Endpoint,
+    pub path: Vec<Endpoint>,
+    pub mode: Mode,
+    pub user: Option<String>,
+    /// From where.
+    pub from: SocketAddr,
+}
+
+/// The gateway; it ends with the test process.
+pub struct Peer {
+    pub address: SocketAddr,
+    /// A datagram to this port releases the session that was held first.
+    pub control: u16,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Peer {
+    pub fn start(ip: &str) -> Self {
+        let listener = TcpListener::bind(SocketAddr::new(ip.parse().unwrap(), 0)).unwrap();
+        Self::on(listener)
+    }
+
+    pub fn on(listener: TcpListener) -> Self {
+        let control = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
+        let peer = Self {
+            address: listener.local_addr().unwrap(),
+            control: control.local_addr().unwrap().port(),
+            asked: Arc::default(),
+        };
+        let asked = Arc::clone(&peer.asked);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (control, asked) = (Arc::clone(&control), Arc::clone(&asked));
+                // A client that goes away is no concern of the gateway's.
+                thread::spawn(move || drop(serve(stream, &control, &asked)));
+            }
+        });
+        peer
+    }
+
+    /// What was asked for so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn invalid(error: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+fn serve(mut stream: TcpStream, control: &UdpSocket, asked: &Mutex<Vec<Asked>>) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut acceptor = Acceptor::new("peer");
+    let mut user = None;
+    loop {
+        while acceptor.state() != State::Asked {
+            send(&mut stream, &mut acceptor, usize::MAX)?;
+            let n = stream.read(acceptor.space().map_err(invalid)?)?;
+            if n == 0 {
+                return Ok(());
+            }
+            acceptor.received(n).map_err(invalid)?;
+        }
+        match acceptor.request() {
+            Some(Request::Auth(auth)) => user = Some(String::from_utf8_lossy(auth.data).into_owned()),
+            Some(Request::Open(open)) => {
+                let request = Asked {
+                    session: open.session,
+                    destination: open.destination.to_owned(),
+                    path: open.path.iter().map(EndpointRef::to_owned).collect(),
+                    mode: open.mode,
+                    user,
+                    from: stream.peer_addr()?,
+                };
+                asked.lock().unwrap().push(request.clone());
+                return answer(stream, acceptor, &request, control);
+            }
+            _ => return Ok(()),
+        }
+        acceptor.accept_auth();
+    }
+}
+
+fn answer(mut stream: TcpStream, mut acceptor: Acceptor, asked: &Asked, control: &UdpSocket) -> io::Result<()> {
+    let port = asked.destination.port;
+    if matches!(port, HELD | HELD_REFUSED) {
+        // HELLO goes out at once, whatever the answer takes.
+        send(&mut stream, &mut acceptor, usize::MAX)?;
+        control.recv(&mut [0; 16])?;
+    }
+    let refuse = |code| Refused {
+        code,
+        reason: "it is \"closed\"",
+        hop: "peer",
+        limits: Requirements::default(),
+        redirect: None,
+    };
+    let hops = [HopReport { from: "peer", to: "echo", transport: "tcp", rtt_us: 250, ..HopReport::default() }];
+    let opened = Opened { session: asked.session, mode: asked.mode, hops: List::new(&hops) };
+    match port {
+        REFUSED | HELD_REFUSED => acceptor.refuse(&refuse(Code::Refused)).map_err(invalid)?,
+        NOT_ALLOWED => acceptor.refuse(&refuse(Code::NotAllowed)).map_err(invalid)?,
+        HANG_UP => return Ok(()),
+        GARBAGE => return stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        CHALLENGE => {
+            let challenge =
+                phoebus_proto::session::message::Challenge { mechanisms: List::new(&["scram"]), data: b"x" };
+            acceptor.challenge(&challenge).map_err(invalid)?;
+        }
+        _ => acceptor.opened(&opened).map_err(invalid)?,
+    }
+    match port {
+        TRICKLE => {
+            while acceptor.outgoing().len() > 1 {
+                send(&mut stream, &mut acceptor, 1)?;
+                thread::yield_now();
+            }
+            let mut last = acceptor.outgoing().to_vec();
+            last.extend_from_slice(b"hello");
+            stream.write_all(&last)?;
+        }
+        GREETING => {
+            let mut all = acceptor.outgoing().to_vec();
+            all.extend_from_slice(b"220 ready\r\n");
+            stream.write_all(&all)?;
+            return stream.shutdown(Shutdown::Write);
+        }
+        _ => send(&mut stream, &mut acceptor, usize::MAX)?,
+    }
+    if !matches!(acceptor.state(), State::Opened(_)) {
+        // The client is to hang up.
+        return stream.read(&mut [0; 16]).map(|_| ());
+    }
+    let mut from = stream.try_clone()?;
+    io::copy(&mut from, &mut stream)?;
+    stream.shutdown(Shutdown::Write)
+}
+
+fn send(stream: &mut TcpStream, acceptor: &mut Acceptor, most: usize) -> io::Result<()> {
+    let len = acceptor.outgoing().len().min(most);
+    stream.write_all(&acceptor.outgoing()[..len])?;
+    acceptor.sent(len);
+    Ok(())
+}
+
+/// An echo that is reached directly.
+pub fn echo(ip: IpAddr) -> SocketAddr {
+    let listener = TcpListener::bind(SocketAddr::new(ip, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut from = stream.try_clone()?;
+                io::copy(&mut from, &mut stream)?;
+                stream.shutdown(Shutdown::Write)
+            });
+        }
+    });
+    address
+}
