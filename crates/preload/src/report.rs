@@ -1,7 +1,8 @@
 //! What sessions got, for those who ask (S20; invariant 4): lines of JSON in the file `PHOEBUS_REPORT`, sentences on standard
 //! error with `PHOEBUS_VERBOSE`. Otherwise nothing is said, whatever happens: standard error is the program's.
 //!
-//! The lines have the fields of `phoebus connect`'s reports, and in addition `pid`, and `error` when there is no session.
+//! The lines have the fields of `phoebus connect`'s reports, and in addition `event` (`opened`, `failed`, `direct`), `pid`, and
+//! the `errno` of a failure.
 
 use crate::config::Config;
 use crate::record::Attempt;
@@ -93,7 +94,8 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
         config,
         |line| {
             let pid = sys::getpid();
-            write!(line, "{{\"session\":\"{}\",\"destination\":\"{destination}\",", SessionId(attempt.session))?;
+            write!(line, "{{\"event\":\"opened\",\"session\":\"{}\",", SessionId(attempt.session))?;
+            write!(line, "\"destination\":\"{destination}\",")?;
             line.write_str("\"hops\":[")?;
             for (i, hop) in hops().enumerate() {
                 write_hop(line, if i == 0 { "" } else { "," }, &hop)?;
@@ -116,7 +118,7 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
 pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, destination: SocketAddr, direct: bool) {
     let gateway = attempt.gateways.get(attempt.gateway);
     let refused = attempt.handshake.as_ref().and_then(|handshake| handshake.refused());
-    plain(config, &format_args!("{destination}"), direct, |text| {
+    plain(config, &destination, (!direct).then(|| failure.errno()), |text| {
         match (failure, refused) {
             (Failure::Refused(code), Some(refused)) => {
                 match refused.hop {
@@ -157,9 +159,8 @@ pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, dest
 /// Reports that the gateway's name does not resolve.
 pub(crate) fn unresolved(config: &Config, reason: &str) {
     let gateway = &config.gateway;
-    plain(config, &"", config.settings.fallback, |text| {
-        write!(text, "gateway {gateway}: the name does not resolve: {reason}")
-    });
+    let errno = (!config.settings.fallback).then_some(libc::EHOSTUNREACH);
+    plain(config, &"", errno, |text| write!(text, "gateway {gateway}: the name does not resolve: {reason}"));
 }
 
 /// Reports that settings cannot be used. This is said also to those who did not ask.
@@ -177,8 +178,8 @@ pub(crate) fn bypassed(config: &Config, destination: SocketAddr, rtt: Duration) 
         config,
         |line| {
             let pid = sys::getpid();
-            write!(line, "{{\"session\":\"\",\"destination\":\"{destination}\",\"hops\":[],\"rtt_us\":0,")?;
-            write!(line, "\"opened_in_us\":0,\"note\":\"direct: the path measured {}, ", Span(rtt))?;
+            write!(line, "{{\"event\":\"direct\",\"session\":\"\",\"destination\":\"{destination}\",\"hops\":[],")?;
+            write!(line, "\"rtt_us\":0,\"opened_in_us\":0,\"note\":\"direct: the path measured {}, ", Span(rtt))?;
             write!(line, "below {limit}\",\"pid\":{pid}}}")
         },
         |line| write!(line, "{destination}: direct: the path measured {}, below {limit}", Span(rtt)),
@@ -222,25 +223,25 @@ fn wanted(config: &Config) -> bool {
     config.settings.verbose || config.report.is_some()
 }
 
-/// A report that is only a sentence.
+/// A report that is only a sentence: why there is no session, and the error that the program gets unless it goes direct.
 fn plain(
     config: &Config,
     destination: &dyn fmt::Display,
-    direct: bool,
+    errno: Option<Errno>,
     sentence: impl Fn(&mut dyn Write) -> fmt::Result,
 ) {
-    let how = if direct { "direct: " } else { "" };
+    let direct = if errno.is_none() { "direct: " } else { "" };
     say(
         config,
         |line| {
-            let (error, note) = if direct { ("note", "error") } else { ("error", "note") };
-            write!(line, "{{\"session\":\"\",\"destination\":\"{destination}\",\"hops\":[],\"rtt_us\":0,")?;
-            write!(line, "\"opened_in_us\":0,\"{note}\":\"\",\"{error}\":\"{how}")?;
+            let event = if errno.is_none() { "direct" } else { "failed" };
+            write!(line, "{{\"event\":\"{event}\",\"session\":\"\",\"destination\":\"{destination}\",\"hops\":[],")?;
+            write!(line, "\"rtt_us\":0,\"opened_in_us\":0,\"note\":\"{direct}")?;
             sentence(&mut Escaped(line))?;
-            write!(line, "\",\"pid\":{}}}", sys::getpid())
+            write!(line, "\",\"errno\":{},\"pid\":{}}}", errno.unwrap_or(0), sys::getpid())
         },
         |line| {
-            write!(line, "{destination}: {how}")?;
+            write!(line, "{destination}: {direct}")?;
             sentence(line)
         },
     );

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
+pub mod gateways;
 pub mod peer;
 
 use std::io::Read;
