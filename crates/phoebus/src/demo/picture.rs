@@ -21,9 +21,8 @@ struct Frame {
 
 /// Draws everything.
 pub(super) fn draw(results: &Results) -> String {
-    let bars: Vec<_> = results.acts.iter().filter(|act| act.gain().is_some()).collect();
     let bars_top = 560.0;
-    let notes_top = bars_top + 50.0 + 64.0 * bars.len() as f64;
+    let notes_top = bars_top + 50.0 + 64.0 * results.acts.len() as f64;
     let height = notes_top + 16.0 * results.conditions.len() as f64;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"15\" \
@@ -36,7 +35,7 @@ pub(super) fn draw(results: &Results) -> String {
         curves(&mut svg, &Frame { left: 90.0, top: 225.0, width: 820.0, height: 260.0 }, direct, session);
     }
     text(&mut svg, 40.0, bars_top, 17.0, "start", "Data over time, Mbit/s");
-    side_by_side(&mut svg, bars_top + 30.0, &bars);
+    side_by_side(&mut svg, bars_top + 30.0, &results.acts);
     for (i, condition) in results.conditions.iter().enumerate() {
         text(&mut svg, 40.0, notes_top + 16.0 * i as f64, 11.0, "start", condition);
     }
@@ -73,7 +72,8 @@ fn curves(svg: &mut String, frame: &Frame, direct: &Outcome, session: &Outcome) 
     let end = direct.seconds.max(session.seconds).max(1.0);
     let most = [direct, session].iter().flat_map(|o| &o.samples).map(|(_, rate)| *rate).fold(1.0, f64::max);
     let (x_step, y_step) = (step(end / 8.0), step(most / 5.0));
-    let (x_max, y_max) = (end, (most / y_step).ceil() * y_step);
+    // A sample just above a tick needs no further one.
+    let (x_max, y_max) = (end, (most / y_step - 0.05).ceil().max(1.0) * y_step);
     let x = |seconds: f64| frame.left + seconds / x_max * frame.width;
     let y = |rate: f64| frame.top + frame.height - (rate / y_max).min(1.0) * frame.height;
     let bottom = frame.top + frame.height;
@@ -114,13 +114,13 @@ fn curves(svg: &mut String, frame: &Frame, direct: &Outcome, session: &Outcome) 
     }
 }
 
-fn side_by_side(svg: &mut String, top: f64, acts: &[&Act]) {
+fn side_by_side(svg: &mut String, top: f64, acts: &[Act]) {
     let (left, width) = (190.0, 560.0);
     let rates = acts.iter().flat_map(|act| [&act.direct, &act.session]).flatten().map(|o| o.bits_per_second);
     let most = rates.fold(1.0, f64::max);
     for (i, act) in acts.iter().enumerate() {
         let y = top + 64.0 * i as f64;
-        text(svg, left - 12.0, y + 28.0, 15.0, "end", &act.title);
+        text(svg, left - 12.0, y + 28.0, 15.0, "end", act.title.trim_start());
         for (row, outcome, colour) in [(0.0, &act.direct, DIRECT), (24.0, &act.session, SESSION)] {
             let Some(outcome) = outcome else { continue };
             let long = (outcome.bits_per_second / most * width).max(1.0);

@@ -152,14 +152,16 @@ impl Stage {
     pub(super) fn conditions(&self) -> Vec<String> {
         let report = self.testbed.report();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut conditions =
-            vec![format!("links of {}", self.path.rate), format!("Linux {}, {cores} cores", report.kernel)];
+        let mut conditions = vec![
+            format!("links of {}", self.path.rate),
+            format!("src starts with {STOCK}, as most hosts do"),
+            format!("Linux {}, {cores} cores", report.kernel),
+        ];
         if let Some(src) = report.hosts.iter().find(|host| host.name == "src").map(|host| &host.conditions) {
             conditions.push(format!("tcp_rmem {}, tcp_wmem {}", src.tcp_rmem, src.tcp_wmem));
             conditions
                 .push(format!("tcp_no_metrics_save {}, tcp_fastopen {}", src.tcp_no_metrics_save, src.tcp_fastopen));
         }
-        conditions.push(format!("src starts with {STOCK}, as most hosts do"));
         conditions
     }
 

@@ -9,7 +9,9 @@ pub(super) fn print(results: &Results) -> String {
     let mut text = String::new();
     let [first, wan, last] = &results.links;
     let _ = writeln!(text, "\nPath     src ──({first})── pg1 ──({wan})── pg2 ──({last})── dst");
-    let _ = writeln!(text, "         {}", results.conditions.join("; "));
+    for conditions in results.conditions.chunks(3) {
+        let _ = writeln!(text, "         {}", conditions.join("; "));
+    }
     let _ = writeln!(text, "Session  {}", results.session);
     let _ = writeln!(text, "Wire     {}\n", results.lost);
     let _ = writeln!(text, "{:<22}{:>16}{:>24}", "", "direct", "through pg1 and pg2");
