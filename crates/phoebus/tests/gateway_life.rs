@@ -8,11 +8,12 @@ mod support;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::Code;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 use support::{
-    Gateway, PATIENCE, Refusal, address, connect, connect_as, pair, phoebus, session, session_over, wait_until,
+    Gateway, PATIENCE, Refusal, address, connect, connect_as, pair, phoebus, session, session_over, try_connect,
+    wait_until,
 };
 
 fn refusal(gateways: &[SocketAddr], destination: impl Into<Endpoint>) -> Refusal {
@@ -140,8 +141,8 @@ fn draining_lets_sessions_finish_and_takes_no_new_ones() {
 /// Whether a session can be opened there.
 fn accepts(addr: SocketAddr) -> bool {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let destination = listener.local_addr().unwrap();
-    TcpStream::connect(addr).is_ok() && connect(&[addr], destination).is_ok()
+    let destination = listener.local_addr().unwrap().into();
+    matches!(try_connect(session(), &[addr], &destination), Ok(Ok(_)))
 }
 
 #[test]

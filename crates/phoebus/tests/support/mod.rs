@@ -215,12 +215,21 @@ pub fn connect(gateways: &[SocketAddr], destination: impl Into<Endpoint>) -> Res
 
 /// The same, with this identifier.
 pub fn connect_as(id: SessionId, gateways: &[SocketAddr], destination: &Endpoint) -> Result<TcpStream, Refusal> {
+    try_connect(id, gateways, destination).unwrap()
+}
+
+/// The same, of a gateway that may be about to go.
+pub fn try_connect(
+    id: SessionId,
+    gateways: &[SocketAddr],
+    destination: &Endpoint,
+) -> io::Result<Result<TcpStream, Refusal>> {
     let path: Vec<EndpointRef> = gateways[1..].iter().map(|addr| EndpointRef::from(*addr)).collect();
     let open = open(id, destination.as_ref(), &path);
     let client = Initiator::connect(vec![0; 4096], Vec::new(), &Hello::of(""), None, &open).unwrap();
-    let stream = TcpStream::connect(gateways[0]).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    handshake(stream, client).unwrap()
+    let stream = TcpStream::connect(gateways[0])?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    handshake(stream, client)
 }
 
 fn handshake(mut stream: TcpStream, mut client: Initiator<Vec<u8>, Vec<u8>>) -> io::Result<Result<TcpStream, Refusal>> {
