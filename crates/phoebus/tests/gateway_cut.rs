@@ -125,3 +125,27 @@ fn a_gateway_that_dies_behind_a_cut_is_noticed_without_its_reset() {
     assert_reset(&mut client, "client");
     assert!(start.elapsed() < PATIENCE);
 }
+
+#[test]
+fn what_was_sent_before_a_reset_arrives_before_it() {
+    const TOTAL: usize = 1 << 20;
+    let path = Path::up("");
+    let (mut client, mut destination) = path.session();
+    destination.write_all(&vec![7; TOTAL]).unwrap();
+    // The destination's kernel has handed over everything, while much of it is still on its way across the WAN.
+    wait_until(|| send_queue(&path) == "0", || format!("{} bytes do not leave the destination", send_queue(&path)));
+    support::arm(&destination);
+    drop(destination);
+    let mut got = Vec::new();
+    let error = client.read_to_end(&mut got).expect_err("a reset must not look like an end");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(got.len(), TOTAL, "a direct connection would have delivered all of it");
+}
+
+/// Bytes that the destination's end of its session has not had acknowledged, as `ss` shows them.
+fn send_queue(path: &Path) -> String {
+    let mut ss = path.testbed.exec("dst", "ss").unwrap();
+    let output = ss.args(["-Htn", "state", "established", "sport", "=", ":7000"]).output().expect("ss of iproute2");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace().nth(1).unwrap_or("none").to_owned()
+}

@@ -29,7 +29,7 @@ use phoebus_proto::session::message::{Message, Refused};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One of the two hops of a session at this gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -51,7 +51,7 @@ pub(crate) struct Broken {
 
 /// Turns of one direction before the other sessions of the thread get theirs: with pipes of 256 KiB, some megabytes.
 const TURNS: usize = 16;
-/// How long a peer may take to confirm that it has a RESET frame before its connection is reset for good.
+/// How long a peer may take to confirm what it was sent before the session failed, until its connection is reset for good.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A session between two connections.
@@ -117,26 +117,25 @@ impl Relay {
         Ok(())
     }
 
-    /// Resets both hops. A framed one is told why first, if that can be done without waiting for a stalled receiver.
+    /// Resets both hops, the one that has not failed behind the bytes that were passed on to it before: on a direct
+    /// connection too, a reset follows what was sent before it. A framed hop is told why. A receiver that has stopped is
+    /// not waited for, and what is still held here for it is lost with the session.
     pub(crate) async fn reset(self, why: &Refused<'_>, failed: Option<Side>) {
         let mut reason = vec![0; 2048];
         let len = Message::Refused(*why).encode(&mut reason).unwrap_or(0);
         let reason = reason.get(phoebus_proto::session::PREFIX_LEN..len).unwrap_or_default();
         let Self { first, second, up, down, .. } = self;
         drop((up, down));
-        let mut informed = Vec::new();
+        let mut parting = Vec::new();
         for (side, end) in [(Side::First, first), (Side::Second, second)] {
-            if failed != Some(side)
-                && let Some(frame) = end.reset_frame(reason)
-                && end.stream.unacknowledged().is_ok_and(|bytes| bytes == 0)
-                && end.stream.try_write(&frame, false).is_ok_and(|n| n == frame.len())
-            {
-                informed.push(end.stream);
+            let told = |frame: Vec<u8>| end.stream.try_write(&frame, false).is_ok_and(|n| n == frame.len());
+            if failed != Some(side) && (!end.is_framed() || end.reset_frame(reason).is_some_and(told)) {
+                parting.push(end.stream);
             }
             // Every other stream is dropped, and so reset, here.
         }
-        for stream in informed {
-            let _ = tokio::time::timeout(LAST_WORDS, stream.delivered(Duration::MAX)).await;
+        for stream in parting {
+            taken(&stream).await;
         }
     }
 
@@ -206,6 +205,20 @@ impl Direction {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+/// Waits, within [`LAST_WORDS`], until the peer has confirmed all that it was sent, or is seen to take no more.
+async fn taken(stream: &phoebus_net::Stream) {
+    // With bytes to send and none under way, it is the receiver's window that is closed. Pacing can look like that, but
+    // not for several looks on end.
+    const LOOKS: u32 = 4;
+    const PAUSE_MAX: Duration = Duration::from_millis(16);
+    let (begun, mut pause, mut stalled) = (Instant::now(), Duration::from_millis(1), 0);
+    while stalled < LOOKS && begun.elapsed() < LAST_WORDS && stream.unacknowledged().is_ok_and(|bytes| bytes > 0) {
+        stalled = if stream.stats().is_ok_and(|stats| stats.in_flight > 0) { 0 } else { stalled + 1 };
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
