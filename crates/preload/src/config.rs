@@ -6,8 +6,8 @@
 
 use crate::process::Locked;
 use crate::record::Gateways;
-use crate::sys::{self, Errno};
-use crate::{epoll, process, real, report, table};
+use crate::sys;
+use crate::{epoll, process, real, table};
 use libc::addrinfo;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
 use phoebus_proto::settings::{ADMINISTRATOR_FILE, File, Key, Settings, user_file};
@@ -27,6 +27,8 @@ pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const OPEN_LIMIT: Duration = Duration::from_secs(150);
 /// How soon a gateway's name is looked up again, at the earliest, when none of its addresses answered.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// How soon, when it did not resolve: the program's own lookup and its connect are one event.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// Largest settings file that is read: a thousand times what anyone writes by hand.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -52,7 +54,8 @@ static GATEWAYS: Locked<Gateways> = Locked::new(Gateways::NONE);
 /// The thread that looks the gateway up.
 static LOOKING: AtomicU32 = AtomicU32::new(0);
 static STALE: AtomicBool = AtomicBool::new(false);
-static LOOKED: Locked<Duration> = Locked::new(Duration::ZERO);
+/// When it was last looked up, and why that failed.
+static LOOKED: Locked<(Duration, Option<&'static str>)> = Locked::new((Duration::ZERO, None));
 
 /// What has been set; `None` while nothing is to be done, because no gateway is set or Phoebus is switched off.
 #[inline]
@@ -126,14 +129,18 @@ impl Config {
     }
 }
 
-/// Where the first gateway is, looked up if need be.
-pub(crate) fn gateways() -> Result<Gateways, Errno> {
+/// Where the first gateway is, looked up if need be; the error says why it is not known.
+pub(crate) fn gateways() -> Result<Gateways, &'static str> {
     let known = GATEWAYS.with(|gateways| *gateways);
-    let Some(config) = get() else { return Ok(known) };
-    let Some(name) = &config.name else { return Ok(known) };
-    let again = STALE.load(Ordering::Relaxed) && sys::now().saturating_sub(LOOKED.with(|at| *at)) > LOOK_AGAIN;
-    if !known.is_empty() && !again {
+    let Some((config, name)) = get().and_then(|config| Some((config, config.name.as_deref()?))) else {
         return Ok(known);
+    };
+    let (at, failure) = LOOKED.with(|looked| *looked);
+    let age = sys::now().saturating_sub(at);
+    match failure {
+        Some(reason) if known.is_empty() && age < TRY_AGAIN => return Err(reason),
+        _ if known.is_empty() || STALE.load(Ordering::Relaxed) && age > LOOK_AGAIN => {}
+        _ => return Ok(known),
     }
     let own = sys::gettid();
     while LOOKING.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -141,23 +148,15 @@ pub(crate) fn gateways() -> Result<Gateways, Errno> {
         unsafe { real::poll(std::ptr::null_mut(), 0, 1) };
     }
     let found = look_up(name, config.gateway.port);
-    let gateways = match found {
-        Ok(found) => GATEWAYS.with(|gateways| {
-            *gateways = found;
-            found
-        }),
-        Err(_) => GATEWAYS.with(|gateways| *gateways),
-    };
     STALE.store(false, Ordering::Relaxed);
-    LOOKED.with(|at| *at = sys::now());
+    LOOKED.with(|looked| *looked = (sys::now(), found.err()));
+    let result = GATEWAYS.with(|gateways| {
+        // What was known before is better than nothing.
+        *gateways = found.unwrap_or(*gateways);
+        if gateways.is_empty() { Err(found.err().unwrap_or("no address")) } else { Ok(*gateways) }
+    });
     LOOKING.store(0, Ordering::Release);
-    match found {
-        Err(reason) if gateways.is_empty() => {
-            report::unresolved(config, reason);
-            Err(libc::EHOSTUNREACH)
-        }
-        _ => Ok(gateways),
-    }
+    result
 }
 
 /// Whether this thread is just looking the gateway up, so that what it connects to is a name server.
@@ -189,7 +188,7 @@ fn look_up(name: &CStr, port: u16) -> Result<Gateways, &'static str> {
     let result = unsafe { real::getaddrinfo(name.as_ptr(), std::ptr::null(), &raw const hints, &raw mut found) };
     if result != 0 {
         // SAFETY: the texts of gai_strerror are constants of the C library.
-        let reason = unsafe { CStr::from_ptr(libc::gai_strerror(result)) };
+        let reason: &'static CStr = unsafe { CStr::from_ptr(libc::gai_strerror(result)) };
         return Err(reason.to_str().unwrap_or("unknown reason"));
     }
     // SAFETY: a list that getaddrinfo made.

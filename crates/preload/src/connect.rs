@@ -9,6 +9,7 @@ use crate::table::{self, State};
 use crate::wait::{Settled, settle};
 use crate::{bypass, names, real, report, socket};
 use libc::{c_int, sockaddr, socklen_t};
+use phoebus_proto::session::Code;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -68,8 +69,10 @@ fn begin(fd: c_int, config: &'static Config, destination: SocketAddr) -> Course 
     // This may look a name up, and wait.
     let gateways = match config::gateways() {
         Ok(gateways) => gateways,
-        Err(_) if config.settings.fallback => return Course::Real,
-        Err(errno) => return Course::Failed(errno),
+        Err(reason) => {
+            no_unwind(|| report::unresolved(config, destination, reason));
+            return if config.settings.fallback { Course::Real } else { Course::Failed(Code::NameNotFound.errno()) };
+        }
     };
     let canonical = SocketAddr::new(destination.ip().to_canonical(), destination.port());
     if gateways.contains(canonical) {

@@ -203,7 +203,7 @@ unsafe fn wait(
 ) -> c_int {
     let mut budget = Budget::new(timeout);
     loop {
-        let count = wait(budget.next());
+        let count = wait(budget.next(None));
         if count < 0 {
             return count;
         }

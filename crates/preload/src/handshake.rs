@@ -32,11 +32,15 @@ pub(crate) const TCP_CLOSE: u8 = 7;
 pub(crate) enum Stage {
     /// They are the kernel's business.
     Plain,
-    /// The session is being opened: the kernel has news when these events of poll(2) happen, and patience ends then.
+    /// The session is being opened: the kernel has news when these events of poll(2) happen, and it is time to look again
+    /// then at the latest.
     Waiting { events: c_short, until: Duration },
     /// That failed, which the program has not been told.
     Failed,
 }
+
+/// How soon to look again, at the least: another thread or process may take the news that this one waits for.
+const GLANCE: Duration = Duration::from_millis(10);
 
 /// The first time-out of any handshake, in milliseconds; 0: none. It may be too early, never too late.
 static EARLIEST: AtomicU64 = AtomicU64::new(0);
@@ -184,8 +188,9 @@ pub(crate) fn expire() {
         let fd = guard.facts().fd;
         let until = guard.record().and_then(|record| record.attempt.as_ref()).map_or(now, |attempt| attempt.until);
         if sys::cookie(fd) == Some(guard.cookie()) {
-            if let Stage::Waiting { until, .. } = advance(&mut guard, fd) {
-                note_deadline(until);
+            advance(&mut guard, fd);
+            if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_ref()) {
+                note_deadline(attempt.until);
             }
         } else if until <= now {
             guard.remove();
@@ -280,7 +285,8 @@ fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> 
         }
         let space = handshake.space().map_err(Failure::Protocol)?;
         match sys::recv(fd, space) {
-            Ok(0) => return Err(Failure::Lost(0)),
+            // So ends also a connection that never was.
+            Ok(0) => return Err(send_error.map_or(Failure::Lost(0), |errno| lost(attempt.heard, errno))),
             Ok(n) => {
                 attempt.heard = true;
                 handshake.received(n).map_err(Failure::Protocol)?;
@@ -293,13 +299,16 @@ fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> 
         return Err(lost(attempt.heard, errno));
     }
     let events = if handshake.outgoing().is_empty() { libc::POLLIN } else { libc::POLLOUT };
-    extend(attempt, fd)?;
-    Ok(Some(Stage::Waiting { events, until: attempt.until }))
+    let now = sys::now();
+    extend(attempt, fd, now)?;
+    // The longer it has taken already, the less it matters to be late.
+    let glance = now.saturating_add(GLANCE.max(now.saturating_sub(attempt.begun) / 8));
+    Ok(Some(Stage::Waiting { events, until: attempt.until.min(glance) }))
 }
 
 /// Whether patience with the gateway has come to an end.
-fn extend(attempt: &mut Attempt, fd: c_int) -> Result<(), Failure> {
-    if sys::now() < attempt.until {
+fn extend(attempt: &mut Attempt, fd: c_int, now: Duration) -> Result<(), Failure> {
+    if now < attempt.until {
         return Ok(());
     }
     if tcp_state(fd) == Some(TCP_SYN_SENT) {

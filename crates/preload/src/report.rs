@@ -157,10 +157,10 @@ pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, dest
 }
 
 /// Reports that the gateway's name does not resolve.
-pub(crate) fn unresolved(config: &Config, reason: &str) {
+pub(crate) fn unresolved(config: &Config, destination: SocketAddr, reason: &str) {
     let gateway = &config.gateway;
-    let errno = (!config.settings.fallback).then_some(libc::EHOSTUNREACH);
-    plain(config, &"", errno, |text| write!(text, "gateway {gateway}: the name does not resolve: {reason}"));
+    let errno = (!config.settings.fallback).then(|| Code::NameNotFound.errno());
+    plain(config, &destination, errno, |text| write!(text, "gateway {gateway}: the name does not resolve: {reason}"));
 }
 
 /// Reports that settings cannot be used. This is said also to those who did not ask.

@@ -63,11 +63,12 @@ impl Sets {
         !table::is_quiet() && self.each().any(|(_, _, fd)| !matches!(handshake::look(fd), Stage::Plain))
     }
 
-    /// Fills in what the kernel is to be asked, and returns whether a descriptor has failed already.
-    fn prepare(self, asked: &mut [u64]) -> bool {
+    /// Fills in what the kernel is to be asked, and returns when to look again: at once if a descriptor has failed already.
+    fn prepare(self, asked: &mut [u64]) -> Option<Duration> {
         let words = self.words;
         asked.fill(0);
-        let mut failed = false;
+        let mut again: Option<Duration> = None;
+        let mut sooner = |until| again = Some(again.map_or(until, |again| again.min(until)));
         for (word, bit, fd) in self.each() {
             match handshake::look(fd) {
                 Stage::Plain => {
@@ -75,18 +76,19 @@ impl Sets {
                         asked[set * words + word] |= self.get(set, word) & bit;
                     }
                 }
-                Stage::Waiting { events, .. } => {
+                Stage::Waiting { events, until } => {
+                    sooner(until);
                     let set = if events & libc::POLLOUT != 0 { WRITE } else { READ };
                     asked[set * words + word] |= bit;
                     asked[OURS * words + word] |= bit;
                 }
                 Stage::Failed => {
                     asked[FAILED * words + word] |= bit;
-                    failed = true;
+                    sooner(Duration::ZERO);
                 }
             }
         }
-        failed
+        again
     }
 
     /// Works out what the program is told, in place of what the kernel said; returns how many bits that is, and whether
@@ -135,10 +137,10 @@ fn wait(
     let mut budget = Budget::new(timeout);
     let count = loop {
         let asked = scratch.get();
-        let failed = no_unwind(|| sets.prepare(asked));
-        let limit = budget.next();
+        let until = no_unwind(|| sets.prepare(asked));
+        let limit = budget.next(until);
         let at = [0, 1, 2].map(|set| asked[set * sets.words..].as_mut_ptr().cast());
-        let count = wait(at, if failed { Some(Duration::ZERO) } else { limit });
+        let count = wait(at, if until == Some(Duration::ZERO) { Some(Duration::ZERO) } else { limit });
         if count < 0 {
             break count;
         }

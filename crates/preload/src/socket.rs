@@ -111,9 +111,13 @@ pub(crate) fn fit(guard: &mut Guard, fd: c_int, gateway: SocketAddr) -> Result<R
         (libc::AF_INET6, SocketAddr::V4(_)) if widen(guard, fd) => {}
         (libc::AF_INET6, SocketAddr::V4(_)) => {
             replace(guard, fd, libc::AF_INET)?;
+            epoll::hide(guard);
             return Ok(RawAddr::new(gateway, libc::AF_INET));
         }
-        (_, SocketAddr::V6(_)) => replace(guard, fd, libc::AF_INET6)?,
+        (_, SocketAddr::V6(_)) => {
+            replace(guard, fd, libc::AF_INET6)?;
+            epoll::hide(guard);
+        }
         (_, SocketAddr::V4(_)) => return Err(libc::EAFNOSUPPORT),
     }
     Ok(RawAddr::new(gateway, if gateway.is_ipv6() { libc::AF_INET6 } else { family }))

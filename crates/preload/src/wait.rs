@@ -42,11 +42,11 @@ impl Budget {
         Self { timeout, begun, cut: false, last: false }
     }
 
-    /// How long to wait next.
-    pub(crate) fn next(&mut self) -> Option<Duration> {
+    /// How long to wait next; `until` is when to look at a handshake again.
+    pub(crate) fn next(&mut self, until: Option<Duration>) -> Option<Duration> {
         no_unwind(handshake::expire);
         let left = self.left();
-        let until = handshake::next_deadline();
+        let until = [until, handshake::next_deadline()].into_iter().flatten().min();
         let bound = until.map(|until| until.saturating_sub(sys::now()).max(Duration::from_millis(1)));
         self.cut = bound.is_some_and(|bound| left.is_none_or(|left| bound < left));
         if self.cut { bound } else { left }
@@ -181,9 +181,9 @@ fn wait(
     let mut budget = Budget::new(timeout);
     let count = loop {
         let asked = scratch.get();
-        let ready = no_unwind(|| prepare(fds, asked));
-        let limit = budget.next();
-        let count = wait(asked, if ready > 0 { Some(Duration::ZERO) } else { limit });
+        let until = no_unwind(|| prepare(fds, asked));
+        let limit = budget.next(until);
+        let count = wait(asked, if until == Some(Duration::ZERO) { Some(Duration::ZERO) } else { limit });
         if count < 0 {
             fds.iter_mut().for_each(|of| of.revents = 0);
             break count;
@@ -197,9 +197,10 @@ fn wait(
     count
 }
 
-/// Fills in what the kernel is to be asked, and returns how many descriptors have failed already.
-fn prepare(fds: &mut [pollfd], asked: &mut [pollfd]) -> usize {
-    let mut ready = 0;
+/// Fills in what the kernel is to be asked, and returns when to look again: at once if a descriptor has failed already.
+fn prepare(fds: &mut [pollfd], asked: &mut [pollfd]) -> Option<Duration> {
+    let mut again: Option<Duration> = None;
+    let mut sooner = |until| again = Some(again.map_or(until, |again| again.min(until)));
     for (of, to) in fds.iter_mut().zip(asked) {
         *to = pollfd { revents: 0, ..*of };
         of.revents = 0;
@@ -208,15 +209,18 @@ fn prepare(fds: &mut [pollfd], asked: &mut [pollfd]) -> usize {
         }
         match handshake::look(of.fd) {
             Stage::Plain => {}
-            Stage::Waiting { events, .. } => (to.events, of.revents) = (events, OURS),
+            Stage::Waiting { events, until } => {
+                (to.events, of.revents) = (events, OURS);
+                sooner(until);
+            }
             Stage::Failed => {
                 to.fd = -1;
                 of.revents = FAILED & (of.events | libc::POLLERR | libc::POLLHUP);
-                ready += 1;
+                sooner(Duration::ZERO);
             }
         }
     }
-    ready
+    again
 }
 
 /// Takes over what the kernel said, and returns how many descriptors the program is told of, and whether any were kept
