@@ -16,7 +16,7 @@ use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long the first gateway may take to accept a connection: four SYNs, and no more patience than people have for
@@ -51,8 +51,8 @@ static CONFIG: AtomicPtr<Config> = AtomicPtr::new(std::ptr::null_mut());
 /// 0: not read yet, 1: being read, 2: read.
 static PROGRESS: AtomicU8 = AtomicU8::new(0);
 static GATEWAYS: Locked<Gateways> = Locked::new(Gateways::NONE);
-/// The thread that looks the gateway up.
-static LOOKING: AtomicU32 = AtomicU32::new(0);
+/// The process and the thread that looks the gateway up; another process's was cut off by fork.
+static LOOKING: AtomicU64 = AtomicU64::new(0);
 static STALE: AtomicBool = AtomicBool::new(false);
 /// When it was last looked up, and why that failed.
 static LOOKED: Locked<(Duration, Option<&'static str>)> = Locked::new((Duration::ZERO, None));
@@ -142,8 +142,13 @@ pub(crate) fn gateways() -> Result<Gateways, &'static str> {
         _ if known.is_empty() || STALE.load(Ordering::Relaxed) && age > LOOK_AGAIN => {}
         _ => return Ok(known),
     }
-    let own = sys::gettid();
-    while LOOKING.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    let own = this_thread();
+    loop {
+        let holder = LOOKING.load(Ordering::Relaxed);
+        let free = holder >> 32 != own >> 32;
+        if free && LOOKING.compare_exchange(holder, own, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            break;
+        }
         // SAFETY: no descriptors; this only waits a moment.
         unsafe { real::poll(std::ptr::null_mut(), 0, 1) };
     }
@@ -161,8 +166,11 @@ pub(crate) fn gateways() -> Result<Gateways, &'static str> {
 
 /// Whether this thread is just looking the gateway up, so that what it connects to is a name server.
 pub(crate) fn is_looking() -> bool {
-    let looking = LOOKING.load(Ordering::Relaxed);
-    looking != 0 && looking == sys::gettid()
+    LOOKING.load(Ordering::Relaxed) != 0 && LOOKING.load(Ordering::Relaxed) == this_thread()
+}
+
+fn this_thread() -> u64 {
+    u64::from(process::owner()) << 32 | u64::from(sys::gettid())
 }
 
 /// Looks the gateway up while the program looks something up itself, and could not mind.

@@ -47,54 +47,66 @@ pub(crate) fn init() {
 
 /// Hides the program's interest from the kernel, for a handshake that is about to begin.
 pub(crate) fn hide(guard: &mut Guard) {
-    each(guard, |_, token| EpollEvent { events: IN | OUT | EDGE, u64: token });
+    each(guard, |registration, token| {
+        registration.shown = false;
+        EpollEvent { events: IN | OUT | EDGE, u64: token }
+    });
 }
 
-/// Restores the program's interest.
+/// Restores the program's interest, unless another process that shares set and socket has done so: what it asked for since
+/// then is not known here.
 pub(crate) fn show(guard: &mut Guard) {
-    each(guard, |asked, _| EpollEvent { events: asked.events, u64: asked.data });
+    each(guard, |registration, _| {
+        registration.shown = true;
+        EpollEvent { events: registration.events, u64: registration.data }
+    });
 }
 
 /// Has every registration fire as the program asked for, so that the failure of a connect can be reported.
 pub(crate) fn fail(guard: &mut Guard) {
-    each(guard, |asked, token| EpollEvent { events: asked.events & MANNER | OUT, u64: token });
+    each(guard, |registration, token| {
+        registration.shown = false;
+        EpollEvent { events: registration.events & MANNER | OUT, u64: token }
+    });
 }
 
 /// Registers anew what the kernel forgot because another socket took the place of the one before.
 pub(crate) fn renew(guard: &mut Guard) {
     let Some(record) = guard.record() else { return };
-    for (_, registration) in record.registered() {
+    for registration in record.registered() {
         let dormant = EpollEvent { events: EDGE, u64: registration.data };
-        registration.exclusive = false;
+        (registration.exclusive, registration.shown) = (false, false);
         let _ = sys::epoll_ctl(registration.epfd, libc::EPOLL_CTL_ADD, registration.fd, dormant);
     }
 }
 
-/// Changes every registration that can still be reached.
-fn each(guard: &mut Guard, event: impl Fn(&Registration, u64) -> EpollEvent) {
+/// Changes every registration that can still be reached and is not as wanted.
+fn each(guard: &mut Guard, event: impl Fn(&mut Registration, u64) -> EpollEvent) {
     let cookie = guard.cookie();
     for slot in 0..REGISTRATIONS {
         let token = token(guard, slot);
         let Some(registration) = guard.record().and_then(|record| record.registrations[slot].as_mut()) else {
             continue;
         };
-        if sys::cookie(registration.fd) == Some(cookie) {
-            change(registration, event(registration, token));
+        let mut wanted = *registration;
+        let event = event(&mut wanted, token);
+        let reached = sys::cookie(registration.fd) == Some(cookie);
+        if reached && !(registration.shown && wanted.shown) && change(&mut wanted, event).is_ok() {
+            *registration = wanted;
         }
     }
 }
 
-fn change(registration: &mut Registration, event: EpollEvent) {
+fn change(registration: &mut Registration, event: EpollEvent) -> Result<(), Errno> {
     let Registration { epfd, fd, .. } = *registration;
     let exclusive = event.events & EXCLUSIVE != 0;
     // An exclusive registration can be neither changed nor come about by a change (epoll_ctl(2)).
-    if registration.exclusive || exclusive {
-        let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event);
-        let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, event);
-        registration.exclusive = exclusive;
-    } else {
-        let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event);
+    if !registration.exclusive && !exclusive {
+        return sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event);
     }
+    registration.exclusive = exclusive;
+    sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event)?;
+    sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, event)
 }
 
 fn token(guard: &Guard, slot: usize) -> u64 {
@@ -148,22 +160,22 @@ fn control(epfd: c_int, operation: c_int, fd: c_int, event: EpollEvent) -> Optio
 fn register(guard: &mut Guard, epfd: c_int, operation: c_int, fd: c_int, event: EpollEvent) -> Result<(), Errno> {
     let state = guard.state();
     let record = guard.make_record()?;
-    let known = record.registration(epfd, fd).map(|(slot, _)| slot);
+    let known = record.position(epfd, fd);
     let free = || libc::ENOSPC;
     let slot = match known {
         Some(slot) => slot,
         None => record.registrations.iter().position(Option::is_none).ok_or_else(free)?,
     };
-    let asked = Registration { epfd, fd, events: event.events, data: event.u64, exclusive: false };
     let kernels = match state {
         State::Pending => EpollEvent { events: IN | OUT | EDGE, u64: token(guard, slot) },
         State::Failed => EpollEvent { events: event.events & MANNER | OUT, u64: token(guard, slot) },
         _ => event,
     };
     sys::epoll_ctl(epfd, operation, fd, kernels)?;
-    let exclusive = kernels.events & EXCLUSIVE != 0;
+    let (exclusive, shown) = (kernels.events & EXCLUSIVE != 0, state == State::Watched);
+    let asked = Registration { epfd, fd, events: event.events, data: event.u64, exclusive, shown };
     if let Some(record) = guard.record() {
-        record.registrations[slot] = (operation != libc::EPOLL_CTL_DEL).then_some(Registration { exclusive, ..asked });
+        record.registrations[slot] = (operation != libc::EPOLL_CTL_DEL).then_some(asked);
     }
     Ok(())
 }

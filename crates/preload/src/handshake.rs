@@ -75,6 +75,7 @@ pub(crate) fn begin(
         begun: now,
         until: now,
         congestion_control: [0; 16],
+        untuned: false,
         widened: false,
     };
     guard.make_record()?.attempt = Some(attempt);
@@ -179,8 +180,9 @@ pub(crate) fn next_deadline() -> Option<Duration> {
 
 /// Ends handshakes whose time is over, also of sockets that nobody asks about any more.
 pub(crate) fn expire() {
+    let Some(deadline) = next_deadline() else { return };
     let now = sys::now();
-    if next_deadline().is_none_or(|deadline| now < deadline) {
+    if now < deadline {
         return;
     }
     EARLIEST.store(0, Ordering::Relaxed);

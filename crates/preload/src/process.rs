@@ -8,10 +8,12 @@
 use crate::sys::{self, Errno};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
 
 const PAGE: usize = 4096;
-/// Looks at a lock before a waiting thread lets others run.
+/// Looks at a lock before a waiting thread lets others run, and before it sleeps.
 const SPINS: u32 = 64;
+const YIELDS: u32 = 1000;
 
 /// Points into the page; 0 there means a fresh copy.
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
@@ -59,17 +61,27 @@ pub(crate) fn shares_memory() -> bool {
     owner() != sys::getpid()
 }
 
+/// Takes a lock if it is free.
+pub(crate) fn try_acquire(lock: &AtomicU32) -> bool {
+    let (own, holder) = (owner(), lock.load(Ordering::Relaxed));
+    holder != own && lock.compare_exchange(holder, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
 /// Takes a lock. It must be held for a moment only, and with signals blocked.
 pub(crate) fn acquire(lock: &AtomicU32) {
-    let own = owner();
     let mut tries = 0_u32;
-    loop {
-        let holder = lock.load(Ordering::Relaxed);
-        if holder != own && lock.compare_exchange_weak(holder, own, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            return;
-        }
+    while !try_acquire(lock) {
         tries = tries.wrapping_add(1);
-        if tries < SPINS { std::hint::spin_loop() } else { sys::yield_now() }
+        back_off(tries);
+    }
+}
+
+/// Lets whoever holds a lock go on, also where this thread has a real-time priority and that one has not.
+pub(crate) fn back_off(tries: u32) {
+    match tries {
+        ..SPINS => std::hint::spin_loop(),
+        SPINS..YIELDS => sys::yield_now(),
+        _ => sys::sleep(Duration::from_micros(50)),
     }
 }
 

@@ -4,7 +4,7 @@
 //! whichever process asks for it, as the connection itself would, and no process reads what another already has. The kernel
 //! frees the memory when the last of them gives it back. Untouched pages cost nothing.
 
-use crate::process::owner;
+use crate::process::{back_off, owner};
 use crate::sys::{self, Errno};
 use libc::c_int;
 use phoebus_proto::session::{Initiator, MESSAGE_MAX};
@@ -19,7 +19,7 @@ pub(crate) const OUT_SIZE: usize = 16 * 1024;
 /// Addresses of a gateway that are tried.
 pub(crate) const GATEWAYS: usize = 8;
 /// How often a lock that another process holds is looked at before it is asked whether that process still exists.
-const PATIENCE: u32 = 10_000;
+const PATIENCE: u32 = 2000;
 
 /// The record; it begins its mapping.
 #[repr(C)]
@@ -40,6 +40,8 @@ pub(crate) struct Registration {
     pub(crate) data: u64,
     /// Whether the kernel has it with EPOLLEXCLUSIVE, and so cannot change it.
     pub(crate) exclusive: bool,
+    /// Whether the kernel has it as the program asked for it.
+    pub(crate) shown: bool,
 }
 
 /// One connect(2) of the program.
@@ -59,6 +61,8 @@ pub(crate) struct Attempt {
     pub(crate) until: Duration,
     /// The congestion control that the socket had, with a zero at its end; empty if it was left alone.
     pub(crate) congestion_control: [u8; 16],
+    /// Whether the kernel did not permit the congestion control that the settings ask for.
+    pub(crate) untuned: bool,
     /// Whether IPV6_V6ONLY was cleared, to reach a gateway over IPv4.
     pub(crate) widened: bool,
 }
@@ -137,7 +141,7 @@ impl Record {
                     if tries.is_multiple_of(PATIENCE) && sys::is_gone(holder) {
                         let _ = self.lock.compare_exchange(holder, 0, Ordering::Relaxed, Ordering::Relaxed);
                     }
-                    sys::yield_now();
+                    back_off(tries);
                 }
             }
         }
@@ -154,13 +158,13 @@ impl Record {
     }
 
     /// The registrations there are.
-    pub(crate) fn registered(&mut self) -> impl Iterator<Item = (usize, &mut Registration)> {
-        self.registrations.iter_mut().enumerate().filter_map(|(i, slot)| slot.as_mut().map(|found| (i, found)))
+    pub(crate) fn registered(&mut self) -> impl Iterator<Item = &mut Registration> {
+        self.registrations.iter_mut().flatten()
     }
 
-    /// The registration of `fd` in `epfd`.
-    pub(crate) fn registration(&mut self, epfd: c_int, fd: c_int) -> Option<(usize, &mut Registration)> {
-        self.registered().find(|(_, r)| r.epfd == epfd && r.fd == fd)
+    /// Where the registration of `fd` in `epfd` stands.
+    pub(crate) fn position(&self, epfd: c_int, fd: c_int) -> Option<usize> {
+        self.registrations.iter().position(|slot| slot.as_ref().is_some_and(|r| r.epfd == epfd && r.fd == fd))
     }
 }
 

@@ -71,9 +71,9 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
     };
     let wished = config.settings.congestion_control.as_deref().unwrap_or("");
     let mut note = [0; 80];
-    let note = match attempt.congestion_control[0] != 0 || wished.is_empty() || wished == tcp.congestion_control() {
-        true => "",
-        false => Text::fill(&mut note, format_args!("asked for {wished}, in force is {}", tcp.congestion_control())),
+    let note = match attempt.untuned {
+        false => "",
+        true => Text::fill(&mut note, format_args!("asked for {wished}, in force is {}", tcp.congestion_control())),
     };
     let first = HopReport {
         from: "client",

@@ -23,20 +23,27 @@ const FAILED: usize = 4;
 struct Sets {
     of: [*mut u64; 3],
     words: usize,
+    /// The bits of the last word that count.
+    last: u64,
 }
 
 impl Sets {
     /// # Safety
     /// Each is null or has `count` bits, rounded up to whole words.
     unsafe fn new(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set) -> Self {
-        let words = usize::try_from(count).unwrap_or(0).div_ceil(BITS);
-        Self { of: [read.cast(), write.cast(), except.cast()], words }
+        let count = usize::try_from(count).unwrap_or(0);
+        let last = if count % BITS == 0 { u64::MAX } else { (1 << (count % BITS)) - 1 };
+        Self { of: [read.cast(), write.cast(), except.cast()], words: count.div_ceil(BITS), last }
     }
 
     fn get(&self, set: usize, word: usize) -> u64 {
         let start = self.of[set];
+        if start.is_null() || word >= self.words {
+            return 0;
+        }
         // SAFETY: not null, and `word` is less than `words`, by which every set is valid.
-        if start.is_null() || word >= self.words { 0 } else { unsafe { start.add(word).read_unaligned() } }
+        let bits = unsafe { start.add(word).read_unaligned() };
+        if word + 1 == self.words { bits & self.last } else { bits }
     }
 
     fn put(&self, set: usize, word: usize, bits: u64) {

@@ -69,6 +69,13 @@ pub(crate) fn yield_now() {
     let _ = unsafe { call(libc::SYS_sched_yield, []) };
 }
 
+/// Waits for a moment; no point of cancellation.
+pub(crate) fn sleep(time: Duration) {
+    let time = libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    // SAFETY: `time` is valid, and nothing is asked for what is left of it.
+    let _ = unsafe { call(libc::SYS_nanosleep, [&raw const time as usize, 0]) };
+}
+
 /// Time since some point in the past; never goes back.
 pub(crate) fn now() -> Duration {
     clock(libc::CLOCK_MONOTONIC)

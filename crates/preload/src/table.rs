@@ -10,7 +10,7 @@
 //! that a child of fork has a copy ([`crate::process`]); what a handshake needs is in [`crate::record`], which is shared.
 
 use crate::addr::RawAddr;
-use crate::process::{acquire, release};
+use crate::process::{acquire, release, try_acquire};
 use crate::record::Record;
 use crate::sys::{self, Errno};
 use libc::c_int;
@@ -72,8 +72,7 @@ struct Table {
 }
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
-/// Guards the claiming of entries. May be waited for with an entry locked; whoever holds it locks only free and open ones,
-/// for which nobody waits with it.
+/// Guards the claiming of entries. May be waited for with an entry locked; whoever holds it waits for none.
 static CLAIMING: AtomicU32 = AtomicU32::new(0);
 static STAMP: AtomicU64 = AtomicU64::new(0);
 /// Entries in state Pending or Failed: while there are none, input, output and waiting need no look at the table.
@@ -179,6 +178,19 @@ impl Guard {
     fn lock(index: usize) -> Self {
         let mask = sys::block_signals();
         acquire(&entry(index).lock);
+        Self::locked(index, mask)
+    }
+
+    fn try_lock(index: usize) -> Option<Self> {
+        let mask = sys::block_signals();
+        if !try_acquire(&entry(index).lock) {
+            sys::restore_signals(mask);
+            return None;
+        }
+        Some(Self::locked(index, mask))
+    }
+
+    fn locked(index: usize, mask: u64) -> Self {
         let guard = Self { index, mask };
         if let Some(record) = guard.record_cell() {
             record.lock();
@@ -321,24 +333,32 @@ impl Table {
         Self::window(cookie).find(|index| self.keys[*index].load(Ordering::Acquire) == cookie)
     }
 
-    /// A place for a new entry: a free one, or that of an open session, preferably one that was closed.
+    /// A place for a new entry: a free one, or that of a socket that is gone, or of the oldest session.
     fn claim(&self, cookie: u64) -> Option<usize> {
         let free = Self::window(cookie).find(|index| self.keys[*index].load(Ordering::Acquire) == 0);
         let index = free.or_else(|| {
-            let open = |index: &usize| self.entries[*index].state.load(Ordering::Relaxed) == State::Open as u8;
-            let index = Self::window(cookie).filter(open).min_by_key(|index| Self::worth(*index))?;
-            Guard::lock(index).remove();
+            let (_, index) = Self::window(cookie).filter_map(|index| Some((Self::worth(index)?, index))).min()?;
+            Self::dispensable(index)?.remove();
             Some(index)
         })?;
         self.keys[index].store(cookie, Ordering::Release);
         Some(index)
     }
 
-    /// Open sessions whose socket is gone are worth nothing, others more the younger they are.
-    fn worth(index: usize) -> u64 {
-        let mut guard = Guard::lock(index);
+    /// The entry there, if it could make room for another.
+    fn dispensable(index: usize) -> Option<Guard> {
+        Guard::try_lock(index).filter(|guard| matches!(guard.state(), State::Open | State::Watched))
+    }
+
+    /// What it would cost to do without the entry there: nothing if its socket is gone, otherwise the more the younger it is.
+    fn worth(index: usize) -> Option<u64> {
+        let mut guard = Self::dispensable(index)?;
         let (cookie, fd, stamp) = (guard.cookie(), guard.facts().fd, guard.facts().stamp);
-        if sys::cookie(fd) == Some(cookie) { stamp.saturating_add(1) } else { 0 }
+        match guard.state() {
+            _ if sys::cookie(fd) != Some(cookie) => Some(0),
+            State::Open => Some(stamp.saturating_add(1)),
+            _ => None,
+        }
     }
 }
 
@@ -352,5 +372,69 @@ fn entry(index: usize) -> &'static Entry {
         Some(table) => &table.entries[index],
         // Guards exist only once there is a table.
         None => std::process::abort(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket() -> c_int {
+        sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap()
+    }
+
+    /// One test, since there is one table.
+    #[test]
+    fn entries_are_found_by_any_descriptor_and_make_room_when_their_sockets_are_gone() {
+        crate::process::create().unwrap();
+        create().unwrap();
+        let (fd, other) = (socket(), 900);
+        assert!(find(fd).is_none());
+        drop(enter(fd, libc::AF_INET).unwrap());
+        assert!(!is_empty() && is_quiet());
+        find(fd).unwrap().set_state(State::Pending);
+        assert!(!is_quiet());
+        sys::dup3(fd, other, true).unwrap();
+        sys::close(fd);
+        let place = find_live(other).unwrap().place();
+        assert!(at(place.0).unwrap().place() == place);
+        assert!(find_live(0).is_none());
+
+        // Another socket takes the place of the one behind a descriptor.
+        let new = socket();
+        sys::dup3(new, other, true).unwrap();
+        let mut guard = at(place.0).unwrap();
+        guard.facts().closed = true;
+        guard.follow(other).unwrap();
+        drop(guard);
+        let mut guard = find_live(other).unwrap();
+        assert!(guard.facts().closed && guard.state() == State::Pending && guard.place() != place);
+        guard.forget();
+        drop(guard);
+        assert!(find(other).is_none() && is_empty());
+
+        // More sockets than there are places come and go, and one stays.
+        let kept = socket();
+        enter(kept, libc::AF_INET).unwrap().set_state(State::Pending);
+        for i in 0..2 * ENTRIES {
+            let fd = socket();
+            let mut guard = enter(fd, libc::AF_INET).unwrap();
+            guard.set_state(if i % 3 == 0 { State::Watched } else { State::Open });
+            drop(guard);
+            sys::close(fd);
+        }
+        find_live(kept).unwrap().remove();
+        assert!(is_quiet());
+    }
+
+    #[test]
+    fn a_lock_that_fork_copied_is_free() {
+        use crate::process::{acquire, try_acquire};
+        let lock = AtomicU32::new(0);
+        acquire(&lock);
+        assert!(!try_acquire(&lock));
+        release(&lock);
+        lock.store(crate::process::owner() + 1, Ordering::Relaxed);
+        assert!(try_acquire(&lock));
     }
 }
