@@ -93,6 +93,9 @@ pub(crate) fn tune(fd: c_int, attempt: &mut Attempt) {
     let Some(wanted) = wanted.filter(|_| !sys::cookie(fd).is_some_and(is_chosen)) else { return };
     let mut had = [0; 16];
     let known = sys::get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut had);
+    if known.is_ok() && had.starts_with(wanted.as_bytes()) && had.get(wanted.len()) == Some(&0) {
+        return;
+    }
     attempt.untuned = set_congestion_control(fd, wanted.as_bytes()).is_err();
     if known.is_ok() && !attempt.untuned && attempt.congestion_control[0] == 0 {
         attempt.congestion_control = had;
