@@ -11,7 +11,9 @@ use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::session::{self, Ready};
 use crate::shared::{Phase, Setup, Shared};
+use crate::workers::Place;
 use phoebus_net::Stream;
+use phoebus_net::tcp::Accepted;
 use phoebus_proto::session::acceptor::{self, Acceptor, State};
 use phoebus_proto::session::message::{Auth, Challenge, Opened};
 use phoebus_proto::session::{Code, List, Mode};
@@ -33,11 +35,11 @@ const PATIENCE: u32 = 32;
 /// How long a peer that was refused may take to read why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Serves `stream` until it ends, if there are not too many like it.
-pub(crate) async fn serve(shared: Arc<Shared>, stream: Stream, from: SocketAddr, terms: Terms) {
+/// Serves `accepted` until it ends, if there are not too many like it.
+pub(crate) fn serve(shared: &Arc<Shared>, accepted: Accepted, from: SocketAddr, terms: Terms) {
     count(&shared.counters.connections);
     let setup = shared.setup();
-    let slot = match greeting_slot(&shared, &setup, from) {
+    let slot = match greeting_slot(shared, &setup, from) {
         Ok(slot) => slot,
         Err(full) => {
             count(&shared.counters.handshakes_shed);
@@ -46,20 +48,29 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: Stream, from: SocketAddr,
             return;
         }
     };
-    let connection = Box::new(Connection {
-        acceptor: Acceptor::new(&setup.config.name),
-        deadline: Instant::now() + setup.config.limits.handshake_timeout.0,
-        shared,
-        stream: Arc::new(stream),
-        from,
-        terms,
-        slot: Some(slot),
-        identity: String::new(),
-        authenticated: false,
-        left: PATIENCE,
-    });
-    drop(setup);
-    connection.serve().await;
+    let Ok(counted) = shared.connected.take(from.ip(), u32::MAX, u32::MAX) else { return };
+    let place = shared.workers.place();
+    let (shared, deadline) = (shared.clone(), Instant::now() + setup.config.limits.handshake_timeout.0);
+    // The poller that will watch it is that of the thread which serves it.
+    let start = move |place| async move {
+        let Ok(stream) = accepted.into_stream() else { return };
+        let connection = Connection {
+            acceptor: Acceptor::new(&shared.setup().config.name),
+            shared,
+            stream: Arc::new(stream),
+            from,
+            terms,
+            counted,
+            place: Some(place),
+            slot: Some(slot),
+            deadline,
+            identity: String::new(),
+            authenticated: false,
+            left: PATIENCE,
+        };
+        Box::new(connection).serve().await;
+    };
+    Place::spawn(place, start);
 }
 
 /// The right to be a connection that has asked for nothing yet. Peers open many, and are not counted one by one.
@@ -76,6 +87,10 @@ struct Connection {
     acceptor: Acceptor,
     from: SocketAddr,
     terms: Terms,
+    /// As long as it lives.
+    counted: Slot,
+    /// While it has something to do.
+    place: Option<Place>,
     /// Held while nothing was asked for, or what was asked for was refused.
     slot: Option<Slot>,
     /// Until when a stranger must have asked for something.
@@ -106,6 +121,13 @@ impl Connection {
             let refusal = match self.asked(&setup) {
                 Asked::Again => None,
                 Asked::Refuse(refusal) => Some(refusal),
+                Asked::Session(_) if self.place.is_none() => match self.shared.workers.place() {
+                    here if here.is_here() => {
+                        self.place = Some(here);
+                        continue;
+                    }
+                    there => return self.move_to(there),
+                },
                 Asked::Session(request) => {
                     // It is no slow stranger, and counted as a session from here on.
                     self.slot = None;
@@ -135,6 +157,20 @@ impl Connection {
                 return Box::pin(self.part(Parting::Draining)).await;
             }
         }
+    }
+
+    /// Goes on at another place, where less is going on.
+    fn move_to(mut self: Box<Self>, place: Place) {
+        Place::spawn(place, move |place| async move {
+            self.place = Some(place);
+            // Status may be looking at the stream; then it is served across threads, which is only slower.
+            self.stream = match Arc::try_unwrap(self.stream).map(Stream::rehome) {
+                Ok(Ok(stream)) => Arc::new(stream),
+                Ok(Err(_)) => return,
+                Err(shared) => shared,
+            };
+            self.serve().await;
+        });
     }
 
     /// Waits until something is asked for: a stranger, and anyone before its greeting, until the deadline; a peer longer,
@@ -219,7 +255,7 @@ impl Connection {
 
     /// Carries the session. Returns the connection, if it may carry another.
     async fn carry(self: Box<Self>, setup: Arc<Setup>, ready: Box<Ready>) -> Option<Box<Self>> {
-        let Self { shared, stream, acceptor, from, terms, identity, authenticated, .. } = *self;
+        let Self { shared, stream, acceptor, from, terms, counted, place, identity, authenticated, .. } = *self;
         // What only another session would need is not kept through a raw one, which may be idle for hours.
         let next = (ready.mode == Mode::Framed).then(|| Box::new((acceptor, identity)));
         let stream = ready.carry(&shared, &setup, stream).await?;
@@ -227,8 +263,22 @@ impl Connection {
         acceptor.next_session().ok()?;
         let deadline = Instant::now() + setup.config.limits.handshake_timeout.0;
         let slot = Some(greeting_slot(&shared, &setup, from).ok()?);
-        let left = PATIENCE;
-        Some(Box::new(Self { shared, stream, acceptor, from, terms, slot, deadline, identity, authenticated, left }))
+        drop(place);
+        let (place, left) = (None, PATIENCE);
+        Some(Box::new(Self {
+            shared,
+            stream,
+            acceptor,
+            from,
+            terms,
+            counted,
+            place,
+            slot,
+            deadline,
+            identity,
+            authenticated,
+            left,
+        }))
     }
 
     /// Says no.
@@ -312,21 +362,20 @@ fn email(data: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
 
-    #[tokio::test]
-    async fn a_connection_is_a_small_task() {
-        let text = "[[listen]]\naddress = \"127.0.0.1:0\"\n";
-        let config = Config::parse(text, std::path::Path::new("x")).unwrap();
-        let profile = &config.listeners[0].profile;
-        let listener = phoebus_net::tcp::listen(config.listeners[0].address, profile).unwrap();
-        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (stream, from) = listener.accept().await.unwrap();
-        let shared = Shared::new(Setup::new(config, 1, None), 1);
-        let terms = Terms { auth: WantedAuth::None, user_timeout: Duration::ZERO };
-        let size = size_of_val(&serve(shared, stream, from, terms));
+    fn size<F: Future>(_: impl FnOnce(Box<Connection>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn an_open_session_is_a_small_task() {
+        let carry = |connection: Box<Connection>| async move {
+            let (setup, ready) = std::future::pending().await;
+            connection.carry(setup, ready).await
+        };
         // Thousands of them are idle at a time: what grows here is multiplied.
-        assert!(size <= 1024, "{size} bytes");
+        assert!(size(Connection::serve) <= 1024, "{} bytes", size(Connection::serve));
+        assert!(size(carry) <= 1536, "{} bytes", size(carry));
     }
 
     #[test]

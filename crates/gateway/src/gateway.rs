@@ -7,11 +7,13 @@ use crate::keeper;
 use crate::pool::Pool;
 use crate::shared::{Phase, Setup, Shared};
 use crate::status::Status;
+use crate::workers::Workers;
 use phoebus_net::host::Host;
 use phoebus_net::tcp::{self, Listener};
 use phoebus_net::{limits, reason};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,6 +41,9 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {}", reason(.0))]
+    Threads(io::Error),
     /// The limits do not fit the process.
     #[error(
         "limits.sessions is {sessions}, which with pipes, pools and handshakes takes {needed} descriptors; this process \
@@ -81,11 +86,14 @@ impl Gateway {
         let listeners = config.listeners.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let socket = admin.as_deref().map(listen_admin).transpose()?;
         advise(&config);
-        let shared = Shared::new(Setup::new(config, budget.sessions, None), budget.pipes);
+        let threads = config.limits.threads.or(std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+        let workers = Workers::start(threads).map_err(StartError::Threads)?;
+        let shared = Shared::new(Setup::new(config, budget.sessions, None), budget.pipes, workers);
         let setup = shared.setup();
         info!(
             name = setup.config.name,
             sessions = setup.sessions,
+            threads = threads.get(),
             pipes = budget.pipes,
             peers = setup.peers.len(),
             rules = setup.config.rules.len(),
@@ -218,6 +226,7 @@ impl Drop for Gateway {
             live.end(phoebus_proto::session::Code::Terminated, "the gateway has shut down");
         });
         self.shared.setup().peers.values().for_each(|pool| pool.close());
+        self.shared.workers.stop();
     }
 }
 
@@ -305,14 +314,7 @@ fn run_when_free(shared: &Arc<Shared>, listen: Listen) -> Running {
 async fn accept(shared: Arc<Shared>, listener: Listener, terms: Terms) {
     loop {
         match listener.accept().await {
-            Ok((stream, from)) => {
-                let shared = shared.clone();
-                tokio::spawn(async move {
-                    // Whatever it does, it is counted until it has gone.
-                    let Ok(_counted) = shared.connected.take(from.ip(), u32::MAX, u32::MAX) else { return };
-                    connection::serve(shared.clone(), stream, from, terms).await;
-                });
-            }
+            Ok((accepted, from)) => connection::serve(&shared, accepted, from, terms),
             // The peer has gone before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {

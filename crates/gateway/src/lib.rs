@@ -2,8 +2,8 @@
 //!
 //! # The life of a session
 //!
-//! 1. [`gateway`](Gateway) accepts a connection and gives it a task of its own, `connection`, which reads the handshake
-//!    within time and number limits.
+//! 1. [`gateway`](Gateway) accepts a connection and gives it a task of its own on one of the `workers`: `connection`, which
+//!    reads the handshake within time and number limits.
 //! 2. `session` counts it, refuses a repeated one, and asks `hop` for the next hop.
 //! 3. `hop` asks `admit` for the way (the client's path or the routes) and whether the rules allow it, then takes a warm
 //!    connection from the peer's `pool`, or resolves and dials the destination.
@@ -37,6 +37,7 @@ mod serve;
 mod session;
 mod shared;
 mod status;
+mod workers;
 
 pub use config::{Config, ConfigError};
 pub use counters::Totals;

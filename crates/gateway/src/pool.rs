@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
@@ -96,6 +97,8 @@ pub(crate) struct Warm {
     /// Sessions that it has carried.
     pub(crate) sessions: u32,
     since: Instant,
+    /// The runtime whose poller watches it.
+    home: Id,
 }
 
 impl Pool {
@@ -160,7 +163,8 @@ impl Pool {
             Asking::connect(vec![0; OUT_SIZE], Vec::new(), &Hello::of(&self.name), self.auth().as_ref(), open)
         });
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
-        let mut warm = Warm { stream: Arc::new(stream), asking, sessions: 0, since: Instant::now() };
+        let mut warm =
+            Warm { stream: Arc::new(stream), asking, sessions: 0, since: Instant::now(), home: Handle::current().id() };
         answer(&warm.stream, &mut warm.asking, &mut false).await.map_err(|error| self.failed(&error))?;
         self.answered(warm, request).await
     }
@@ -240,7 +244,7 @@ impl Pool {
                 self.wanted.notify_one();
             }
             match warm.stream.is_quiet() {
-                Ok(true) => return Some(warm),
+                Ok(true) => return warm.rehomed(),
                 _ => self.counts.stale.fetch_add(1, Ordering::Relaxed),
             };
         }
@@ -307,7 +311,8 @@ impl Pool {
         let hello = Hello::of(&self.name);
         let asking = Asking::greet(vec![0; OUT_SIZE], Vec::new(), &hello, self.auth().as_ref());
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
-        let mut warm = Warm { stream: Arc::new(stream), asking, sessions: 0, since: Instant::now() };
+        let mut warm =
+            Warm { stream: Arc::new(stream), asking, sessions: 0, since: Instant::now(), home: Handle::current().id() };
         answer(&warm.stream, &mut warm.asking, &mut false).await.map_err(|error| self.failed(&error))?;
         self.look_at(&warm);
         if let Some(hello) = warm.asking.hello()
@@ -396,6 +401,21 @@ impl Pool {
 }
 
 impl Warm {
+    /// On the caller's runtime, whose thread will relay it.
+    fn rehomed(mut self) -> Option<Self> {
+        let here = Handle::current().id();
+        if self.home == here {
+            return Some(self);
+        }
+        // Status may be looking at it; then it is served across threads, which is only slower.
+        match Arc::try_unwrap(self.stream).map(Stream::rehome) {
+            Ok(Ok(stream)) => (self.stream, self.home) = (Arc::new(stream), here),
+            Ok(Err(_)) => return None,
+            Err(shared) => self.stream = shared,
+        }
+        Some(self)
+    }
+
     /// The peer's OPENED.
     pub(crate) fn opened(&self) -> Option<phoebus_proto::session::message::Opened<'_>> {
         self.asking.opened()

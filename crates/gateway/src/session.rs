@@ -92,7 +92,9 @@ impl Ready {
                 End::raw(second.clone())
             },
         );
-        let start = Box::new(first.stats().unwrap_or_default());
+        // A raw connection carries this session alone.
+        let start = if framed { first.stats().unwrap_or_default() } else { TcpStats::default() };
+        let start = Box::new(start);
         let mut relay = Relay::new(ends.0, ends.1, shared.pipes.clone(), setup.config.hold());
         let ended = relay.run(&self.listed).await;
         let refusal = self.account(shared, &ended, &first, &start);

@@ -6,6 +6,7 @@ use crate::live::Sessions;
 use crate::pool::{Pool, Timeouts};
 use crate::quota::Quota;
 use crate::seen::Seen;
+use crate::workers::Workers;
 use phoebus_net::PipePool;
 use phoebus_net::host::Host;
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ pub(crate) enum Phase {
 pub(crate) struct Shared {
     pub(crate) since: Instant,
     setup: RwLock<Arc<Setup>>,
+    pub(crate) workers: Arc<Workers>,
     pub(crate) pipes: Arc<PipePool>,
     pub(crate) sessions: Arc<Sessions>,
     /// Sessions, from the moment they are asked for.
@@ -83,10 +85,11 @@ impl Setup {
 }
 
 impl Shared {
-    pub(crate) fn new(setup: Setup, pipes: usize) -> Arc<Self> {
+    pub(crate) fn new(setup: Setup, pipes: usize, workers: Arc<Workers>) -> Arc<Self> {
         let capacity = usize::try_from(setup.config.limits.pipe.0).unwrap_or(usize::MAX);
         Arc::new(Self {
             since: Instant::now(),
+            workers,
             pipes: PipePool::new(pipes, capacity),
             setup: RwLock::new(Arc::new(setup)),
             sessions: Arc::default(),

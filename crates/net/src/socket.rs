@@ -30,7 +30,6 @@ pub(crate) enum Purpose {
 pub(crate) fn open(addr: SocketAddr, profile: &Profile, purpose: Purpose) -> io::Result<(Socket, Note)> {
     let mut notes = Vec::new();
     let socket = create(Domain::for_address(addr), profile.multipath, &mut notes)?;
-    socket.set_nonblocking(true)?;
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_tcp_nodelay(profile.no_delay)?;
     set_buffers(&socket, profile, &mut notes)?;
@@ -58,7 +57,7 @@ pub(crate) fn open(addr: SocketAddr, profile: &Profile, purpose: Purpose) -> io:
 }
 
 fn create(domain: Domain, multipath: bool, notes: &mut Vec<String>) -> io::Result<Socket> {
-    let kind = Type::STREAM;
+    let kind = Type::STREAM.nonblocking();
     if multipath {
         match Socket::new(domain, kind, Some(Protocol::MPTCP)) {
             Ok(socket) => return Ok(socket),

@@ -26,6 +26,14 @@ impl Stream {
         Self { io, note }
     }
 
+    /// The same connection on the runtime of the caller: readiness then needs no word between threads.
+    ///
+    /// # Errors
+    /// When the runtime has no room for it; the connection is reset.
+    pub fn rehome(self) -> io::Result<Self> {
+        Ok(Self { io: TcpStream::from_std(self.io.into_std()?)?, note: self.note })
+    }
+
     /// What the profile asked for and the kernel did not grant, as a sentence.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()

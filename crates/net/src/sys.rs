@@ -2,7 +2,10 @@
 #![allow(unsafe_code, reason = "thin edges to the kernel, one call each")]
 
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Sets an integer option of level TCP.
 pub(crate) fn set_tcp_option(fd: BorrowedFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -37,6 +40,13 @@ pub(crate) fn unacknowledged(fd: BorrowedFd) -> io::Result<usize> {
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     check(result)?;
     Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+/// Puts a listener under the watch of the caller's runtime.
+pub(crate) fn watched(listener: TcpListener) -> io::Result<AsyncFd<TcpListener>> {
+    // SAFETY: a `TcpListener` owns its descriptor, which is always the same, and closes it only when the `AsyncFd` that owns
+    // it drops it; nothing here gives it away.
+    unsafe { AsyncFd::register_with_interest(listener, Interest::READABLE) }.map_err(io::Error::from)
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

@@ -4,11 +4,15 @@ use crate::error::Error;
 use crate::profile::Profile;
 use crate::socket::{self, Note, Purpose};
 use crate::stream::Stream;
+use crate::sys;
 use phoebus_proto::units::Span;
+use rustix::net::SocketFlags;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpSocket;
 
 /// Connections that wait to be accepted; the kernel cuts it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -16,7 +20,14 @@ const BACKLOG: i32 = 4096;
 /// A socket that accepts connections under a profile: the kernel hands all of the profile on to each of them.
 #[derive(Debug)]
 pub struct Listener {
-    io: TcpListener,
+    io: AsyncFd<TcpListener>,
+    note: Note,
+}
+
+/// A connection that was accepted and belongs to no runtime yet. Dropped, it is reset.
+#[derive(Debug)]
+pub struct Accepted {
+    io: TcpStream,
     note: Note,
 }
 
@@ -35,7 +46,7 @@ pub fn listen(addr: SocketAddr, profile: &Profile) -> Result<Listener, Error> {
     }
     socket.bind(&addr.into()).map_err(failed)?;
     socket.listen(BACKLOG).map_err(failed)?;
-    let io = TcpListener::from_std(socket.into()).map_err(failed)?;
+    let io = sys::watched(socket.into()).map_err(failed)?;
     Ok(Listener { io, note })
 }
 
@@ -44,9 +55,13 @@ impl Listener {
     ///
     /// # Errors
     /// What `accept(2)` gives: a lack of descriptors, say. The listener stays usable.
-    pub async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
-        let (io, from) = self.io.accept().await?;
-        Ok((Stream::new(io, self.note.clone()), from))
+    pub async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
+        const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+        let accept = |io: &TcpListener| Ok(rustix::net::acceptfrom_with(io, FLAGS)?);
+        let (io, from) = self.io.async_io(Interest::READABLE, accept).await?;
+        let from = from.and_then(|from| from.try_into().ok());
+        let from = from.ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionAborted))?;
+        Ok((Accepted { io: io.into(), note: self.note.clone() }, from))
     }
 
     /// The address that is listened on, with the port that the kernel chose for 0.
@@ -54,12 +69,22 @@ impl Listener {
     /// # Errors
     /// When the kernel does not say.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.local_addr()
+        self.io.get_ref().local_addr()
     }
 
     /// What the profile asked for and the kernel did not grant, as a sentence.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
+    }
+}
+
+impl Accepted {
+    /// The connection, on the runtime of the caller.
+    ///
+    /// # Errors
+    /// When the runtime has no room for it.
+    pub fn into_stream(self) -> io::Result<Stream> {
+        Ok(Stream::new(tokio::net::TcpStream::from_std(self.io)?, self.note))
     }
 }
 

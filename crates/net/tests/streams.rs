@@ -18,7 +18,7 @@ async fn accepted(profile: &Profile) -> (Stream, TcpStream) {
     let listener = tcp::listen(loopback(), profile).unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
-    (listener.accept().await.unwrap().0, peer)
+    (listener.accept().await.unwrap().0.into_stream().unwrap(), peer)
 }
 
 /// A stream of ours that has connected, and the ordinary socket at its other end.

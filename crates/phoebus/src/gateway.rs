@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use tracing_subscriber::filter::LevelFilter;
 
 /// Threads for name resolution, which the C library does only by blocking; more names at a time wait.
-const RESOLVER_THREADS: usize = 64;
+const RESOLVER_THREADS: usize = 16;
 
 /// Run a gateway: accept sessions and relay them to the next gateway or to their destination
 ///
@@ -43,7 +43,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     start_log(&config.log, args.json)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    // This thread is the first of the gateway's; it starts the others.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(RESOLVER_THREADS)
         .enable_all()
         .build()

@@ -19,7 +19,7 @@ const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr:
 async fn program() -> (TcpStream, Stream) {
     let listener = tcp::listen(ANY, &Profile::default()).unwrap();
     let program = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    (program, listener.accept().await.unwrap().0)
+    (program, listener.accept().await.unwrap().0.into_stream().unwrap())
 }
 
 /// A connection between two gateways.
@@ -28,7 +28,7 @@ async fn hop() -> (Stream, Stream) {
     let to = listener.local_addr().unwrap();
     let profile = Profile::default();
     let (dialled, accepted) = tokio::join!(tcp::connect(to, &profile, PATIENCE), listener.accept());
-    (dialled.unwrap(), accepted.unwrap().0)
+    (dialled.unwrap(), accepted.unwrap().0.into_stream().unwrap())
 }
 
 /// How a relay went: failures with the code, hop and sentence that the other hops were told.
@@ -238,7 +238,7 @@ async fn small_program() -> (TcpStream, Stream) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let program = socket.connect(listener.local_addr().unwrap()).await.unwrap();
-    (program, listener.accept().await.unwrap().0)
+    (program, listener.accept().await.unwrap().0.into_stream().unwrap())
 }
 
 /// Writes until nothing moves any more.
