@@ -173,8 +173,8 @@ impl Connection {
         });
     }
 
-    /// Waits until something is asked for: a stranger, and anyone before its greeting, until the deadline; a peer longer,
-    /// since it opens connections ahead of need and keeps them between sessions.
+    /// Waits until something is asked for: a stranger, and anyone before its greeting, until the deadline; a peer
+    /// longer.
     async fn next_request(&mut self) -> Result<(), Parting> {
         let shared = self.shared.clone();
         let request = async {
@@ -182,7 +182,9 @@ impl Connection {
             timeout_at(self.deadline.into(), greeting(&self.stream, &mut self.acceptor)).await.map_err(late)??;
             let setup = self.shared.setup();
             if setup.peer(self.acceptor.peer_name(), self.from.ip()).is_some() {
+                // It opens connections ahead of need, and keeps them between sessions.
                 self.slot = None;
+                self.place = self.place.take().filter(|_| self.acceptor.state() == State::Asked);
                 self.deadline = Instant::now() + setup.config.limits.peer_idle_timeout.0;
             }
             drop(setup);
