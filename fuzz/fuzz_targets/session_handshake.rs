@@ -5,8 +5,8 @@ use libfuzzer_sys::fuzz_target;
 use phoebus_proto::endpoint::EndpointRef;
 use phoebus_proto::session::acceptor::{Acceptor, Request, State};
 use phoebus_proto::session::initiator::Initiator;
-use phoebus_proto::session::message::{Hello, Message, Open, Requirements};
-use phoebus_proto::session::{List, Mode, PREFACE, SessionId};
+use phoebus_proto::session::message::{Hello, Message, Open};
+use phoebus_proto::session::{PREFACE, SessionId};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&split, data)) = data.split_first() else { return };
@@ -50,18 +50,7 @@ fn accept(mut stream: &[u8], step: usize) {
 
 fn initiate(mut stream: &[u8], step: usize) {
     let destination = EndpointRef::from(std::net::SocketAddr::from(([10, 0, 0, 1], 80)));
-    let open = Open {
-        session: SessionId([0; 16]),
-        destination,
-        path: List::default(),
-        visited: List::default(),
-        origin: None,
-        identity: "",
-        mode: Mode::Raw,
-        requirements: Requirements::default(),
-        resumable: false,
-        required: 0,
-    };
+    let open = Open::new(SessionId([0; 16]), destination);
     let mut client = Initiator::connect(vec![0; 1024], vec![], &Hello::of(""), None, &open).expect("it fits");
     loop {
         let Ok(space) = client.space() else { return };

@@ -8,8 +8,8 @@ use crate::session::Session;
 use phoebus_net::{CongestionControl, Profile, Stream, dial, tcp};
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
 use phoebus_proto::session::initiator::State;
-use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
-use phoebus_proto::session::{Code, Initiator, List, Mode, SessionId};
+use phoebus_proto::session::message::{Auth, Hello, Open};
+use phoebus_proto::session::{Code, Initiator, List, SessionId};
 use phoebus_proto::units::Span;
 use std::io;
 use std::net::SocketAddr;
@@ -48,18 +48,7 @@ async fn through(options: &Options, gateway: &Endpoint, destination: &Endpoint) 
     let later: Vec<EndpointRef> = options.path.iter().skip(1).map(Endpoint::as_ref).collect();
     let mut session = [0; 16];
     getrandom::fill(&mut session).map_err(Error::Random)?;
-    let open = Open {
-        session: SessionId(session),
-        destination: destination.as_ref(),
-        path: List::new(&later),
-        visited: List::default(),
-        origin: None,
-        identity: "",
-        mode: Mode::Raw,
-        requirements: Requirements::default(),
-        resumable: false,
-        required: 0,
-    };
+    let open = Open { path: List::new(&later), ..Open::new(SessionId(session), destination.as_ref()) };
     let auth = options.user.as_ref().map(|user| Auth { mechanism: Auth::ANONYMOUS, data: user.as_bytes() });
     let broken = |source| Error::Protocol { gateway: gateway.clone(), source };
     let mut handshake =

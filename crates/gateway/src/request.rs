@@ -50,8 +50,6 @@ impl Request {
         let path: Vec<EndpointRef<'_>> = self.path.iter().skip(1).map(Endpoint::as_ref).collect();
         let visited: Vec<&str> = self.visited.iter().map(String::as_str).chain([name]).collect();
         then(&Open {
-            session: self.session,
-            destination: self.destination.as_ref(),
             path: List::new(&path),
             visited: List::new(&visited),
             origin: Some(self.origin.as_ref()),
@@ -59,7 +57,7 @@ impl Request {
             mode: Mode::Framed,
             requirements: self.requirements,
             resumable: self.resumable,
-            required: 0,
+            ..Open::new(self.session, self.destination.as_ref())
         })
     }
 }

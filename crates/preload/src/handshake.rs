@@ -17,8 +17,8 @@ use crate::{bypass, config, epoll, socket};
 use libc::{c_int, c_short};
 use phoebus_proto::endpoint::EndpointRef;
 use phoebus_proto::session::initiator;
-use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
-use phoebus_proto::session::{Code, List, Mode, SessionId};
+use phoebus_proto::session::message::{Auth, Hello, Open};
+use phoebus_proto::session::{Code, List, SessionId};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -235,18 +235,8 @@ fn dial_one(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAd
     let (out, inbox) = record.buffers();
     let attempt = record.attempt.as_mut().ok_or(libc::ENOMEM)?;
     socket::tune(fd, attempt);
-    let open = Open {
-        session: SessionId(attempt.session),
-        destination: EndpointRef::from(destination),
-        path: List::new(&config.later),
-        visited: List::default(),
-        origin: None,
-        identity: "",
-        mode: Mode::Raw,
-        requirements: Requirements::default(),
-        resumable: false,
-        required: 0,
-    };
+    let asked = Open::new(SessionId(attempt.session), EndpointRef::from(destination));
+    let open = Open { path: List::new(&config.later), ..asked };
     let user = config.settings.user.as_deref();
     let auth = user.map(|user| Auth { mechanism: Auth::ANONYMOUS, data: user.as_bytes() });
     // The longest OPEN there is fits the buffer.

@@ -17,18 +17,7 @@ const BANNER: &[u8] = b"SSH-2.0-the first bytes of the stream";
 type Client = Initiator<Vec<u8>, Vec<u8>>;
 
 fn open<'a>(destination: EndpointRef<'a>, path: &'a [EndpointRef<'a>], mode: Mode) -> Open<'a> {
-    Open {
-        session: SESSION,
-        destination,
-        path: List::new(path),
-        visited: List::default(),
-        origin: None,
-        identity: "",
-        mode,
-        requirements: Requirements::default(),
-        resumable: false,
-        required: 0,
-    }
+    Open { path: List::new(path), mode, ..Open::new(SESSION, destination) }
 }
 
 fn client(mode: Mode) -> Client {

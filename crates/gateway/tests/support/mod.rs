@@ -8,7 +8,7 @@ use phoebus_gateway::{Gateway, Status};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
-use phoebus_proto::session::{Code, List, Mode, SessionId};
+use phoebus_proto::session::{Code, List, SessionId};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -177,16 +177,11 @@ impl Ask {
         let path: Vec<_> = self.path.iter().map(Endpoint::as_ref).collect();
         let visited: Vec<_> = self.visited.iter().map(String::as_str).collect();
         let open = Open {
-            session: self.session,
-            destination: self.destination.as_ref(),
             path: List::new(&path),
             visited: List::new(&visited),
-            origin: None,
-            identity: "",
-            mode: Mode::Raw,
             requirements: self.requirements,
             resumable: self.resumable,
-            required: 0,
+            ..Open::new(self.session, self.destination.as_ref())
         };
         let auth = self.email.as_ref().map(|email| Auth { mechanism: Auth::ANONYMOUS, data: email.as_bytes() });
         let mut client = Initiator::connect(vec![0; 8192], Vec::new(), &Hello::of(""), auth.as_ref(), &open).unwrap();

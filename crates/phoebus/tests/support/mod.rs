@@ -5,8 +5,8 @@
 
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
 use phoebus_proto::session::initiator::{Initiator, State};
-use phoebus_proto::session::message::{Hello, Open, Requirements};
-use phoebus_proto::session::{Code, List, Mode, SessionId};
+use phoebus_proto::session::message::{Hello, Open};
+use phoebus_proto::session::{Code, List, SessionId};
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -194,18 +194,7 @@ pub fn session() -> SessionId {
 
 /// A request for a session to `destination` over the gateways after the first.
 pub fn open<'a>(session: SessionId, destination: EndpointRef<'a>, path: &'a [EndpointRef<'a>]) -> Open<'a> {
-    Open {
-        session,
-        destination,
-        path: List::new(path),
-        visited: List::default(),
-        origin: None,
-        identity: "",
-        mode: Mode::Raw,
-        requirements: Requirements::default(),
-        resumable: false,
-        required: 0,
-    }
+    Open { path: List::new(path), ..Open::new(session, destination) }
 }
 
 /// Opens a session over these gateways.

@@ -117,6 +117,25 @@ pub struct Open<'a> {
     pub required: u64,
 }
 
+impl<'a> Open<'a> {
+    /// The plainest request there is: raw, with nothing required, no gateways visited, and the receiver's routes to choose
+    /// what comes after it. Whoever wants more says so by struct update: `Open { path, ..Open::new(session, destination) }`.
+    pub fn new(session: SessionId, destination: EndpointRef<'a>) -> Self {
+        Self {
+            session,
+            destination,
+            path: List::default(),
+            visited: List::default(),
+            origin: None,
+            identity: "",
+            mode: Mode::Raw,
+            requirements: Requirements::default(),
+            resumable: false,
+            required: 0,
+        }
+    }
+}
+
 /// What a session asks of each hop, or a refusal would accept (P9, P10, P13). Absent: no wish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Requirements {

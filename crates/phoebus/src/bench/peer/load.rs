@@ -7,8 +7,8 @@ use super::transfer::{echo, push};
 use anyhow::{Context, anyhow, bail};
 use phoebus_proto::endpoint::EndpointRef;
 use phoebus_proto::session::initiator::{Initiator, State};
-use phoebus_proto::session::message::{Hello, Open, Requirements};
-use phoebus_proto::session::{List, Mode, SessionId};
+use phoebus_proto::session::message::{Hello, Open};
+use phoebus_proto::session::{List, SessionId};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -90,18 +90,7 @@ fn open(stream: &mut TcpStream, to: SocketAddr, path: &[SocketAddr]) -> anyhow::
     let mut session = SessionId([0; 16]);
     getrandom::fill(&mut session.0).map_err(|error| anyhow!("no random numbers: {error}"))?;
     let path: Vec<EndpointRef> = path.iter().map(|at| (*at).into()).collect();
-    let request = Open {
-        session,
-        destination: to.into(),
-        path: List::new(&path),
-        visited: List::default(),
-        origin: None,
-        identity: "",
-        mode: Mode::Raw,
-        requirements: Requirements::default(),
-        resumable: false,
-        required: 0,
-    };
+    let request = Open { path: List::new(&path), ..Open::new(session, to.into()) };
     let mut handshake = Initiator::connect(vec![0; MESSAGES], Vec::new(), &Hello::of(""), None, &request)?;
     stream.write_all(handshake.outgoing())?;
     while handshake.state() == State::Opening {
