@@ -7,6 +7,7 @@
 use crate::config::{Config, Pattern, Route, Rule, Source, is_local};
 use crate::refusal::Refusal;
 use crate::request::Request;
+use crate::shared::Setup;
 use phoebus_proto::endpoint::{Endpoint, Host, HostRef};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::{Requirements, Security};
@@ -22,7 +23,8 @@ pub(crate) enum Next<'a> {
 }
 
 /// Which way `request` goes.
-pub(crate) fn route<'a>(config: &'a Config, request: &Request) -> Result<Next<'a>, Refusal> {
+pub(crate) fn route<'a>(setup: &'a Setup, request: &Request) -> Result<Next<'a>, Refusal> {
+    let config = &setup.config;
     if request.visited.contains(&config.name) {
         return Err(looped(format!("this gateway, {}, was visited already", config.name)));
     }
@@ -31,7 +33,7 @@ pub(crate) fn route<'a>(config: &'a Config, request: &Request) -> Result<Next<'a
         return Err(looped(format!("the path comes back to this gateway ({hop})")));
     }
     let next = match request.path.first() {
-        Some(hop) => Next::Peer(peer_at(config, hop)?),
+        Some(hop) => Next::Peer(peer_at(setup, hop)?),
         None => by_route(config, request.destination.host.as_ref()),
     };
     match next {
@@ -115,14 +117,19 @@ pub(crate) fn requirements(request: &Request, available: u64) -> Result<(), Refu
     }
 }
 
-/// The peer that an entry of a path means: by its address, or by its name.
-fn peer_at<'a>(config: &'a Config, hop: &Endpoint) -> Result<&'a str, Refusal> {
-    let by_address = || config.peers.values().find(|peer| peer.address == *hop);
-    let named = || match &hop.host {
-        Host::Name(name) => config.peers.get(name),
-        Host::Addr(_) => None,
+/// The peer that an entry of a path means: by its address as configured, by its name, or by an address that its configured
+/// host name resolves to. What the configuration says comes before what a name server does.
+fn peer_at<'a>(setup: &'a Setup, hop: &Endpoint) -> Result<&'a str, Refusal> {
+    let peers = &setup.config.peers;
+    let by_address = peers.values().find(|peer| peer.address == *hop).map(|peer| peer.name.as_str());
+    let otherwise = || match &hop.host {
+        Host::Name(name) => peers.get(name).map(|peer| peer.name.as_str()),
+        Host::Addr(addr) => {
+            let addr = SocketAddr::new(*addr, hop.port);
+            setup.peers.values().find(|pool| pool.leads_to(addr)).map(|pool| pool.peer.name.as_str())
+        }
     };
-    by_address().or_else(named).map(|peer| peer.name.as_str()).ok_or_else(|| {
+    by_address.or_else(otherwise).ok_or_else(|| {
         let reason = format!("{hop}, the next gateway of the path, is no peer of this gateway");
         Refusal::new(Code::NoRoute, reason)
     })

@@ -29,7 +29,7 @@ pub(crate) struct Hop {
 /// Connects the next hop for `request`, if it is allowed.
 pub(crate) async fn open(setup: &Setup, request: &Request, available: u64) -> Result<Hop, Refusal> {
     let config = &setup.config;
-    let next = admit::route(config, request)?;
+    let next = admit::route(setup, request)?;
     admit::allowed(config, request, next)?;
     admit::requirements(request, available)?;
     match next {

@@ -126,6 +126,12 @@ impl Pool {
             || lock(&self.addresses).iter().any(|own| own.ip().to_canonical() == addr)
     }
 
+    /// Whether `addr` is one of the peer's own, as last resolved.
+    pub(crate) fn leads_to(&self, addr: SocketAddr) -> bool {
+        let same = |own: &SocketAddr| own.port() == addr.port() && own.ip().to_canonical() == addr.ip().to_canonical();
+        lock(&self.addresses).iter().any(same)
+    }
+
     /// Asks the peer for the session of `request`, on a connection that is ready if there is one.
     ///
     /// A ready connection may have died unnoticed. Then, and only if not a byte of an answer has come, the request is made

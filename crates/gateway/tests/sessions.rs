@@ -109,6 +109,30 @@ fn the_client_chooses_the_way_by_address_or_by_name() {
 }
 
 #[test]
+fn the_client_may_name_an_address_that_a_peers_name_resolves_to() {
+    let second = Pg::start_at(([127, 0, 0, 1], 0).into(), "pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
+    let at = second.gateway().addresses()[0];
+    let peers = format!(
+        "[[peer]]\nname = \"pg2\"\naddress = \"localhost:{}\"\npool = {{ min = 1 }}\n{}",
+        at.port(),
+        peer("pg0", address(), 0)
+    );
+    let first = Pg::start("pg1", &format!("{peers}{ALLOW_ALL}"));
+    // It has resolved the name when it has a connection.
+    first.until(|status| status.pools.iter().any(|pool| pool.idle > 0), "a connection is ready");
+    for path in [at.to_string(), format!("[::ffff:127.0.0.1]:{}", at.port()), format!("localhost:{}", at.port())] {
+        let (client, server, report) = session(&first, |ask| ask.path(&path));
+        assert_eq!((report.hops.len(), report.hops[0].1.as_str()), (2, "pg2"), "{path}");
+        exchange(client, server, b"up", b"down");
+    }
+    let (_listener, addr) = destination();
+    for elsewhere in [format!("127.0.0.1:{}", at.port() ^ 1), format!("127.0.0.9:{}", at.port())] {
+        let no = Ask::to(addr).path(&elsewhere).ask(first.addr).unwrap_err();
+        assert_eq!(no.code, Code::NoRoute, "{elsewhere}: {no:?}");
+    }
+}
+
+#[test]
 fn the_closest_route_counts() {
     let second = Pg::start("pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
     let (near, near_addr) = destination();
