@@ -1,7 +1,7 @@
 //! Opening a session: the choice between path and direct connection, the first hop, the handshake on it (P8, P18, P38).
 
 use crate::bypass;
-use crate::error::Error;
+use crate::error::{Error, RedirectEnd};
 use crate::options::Options;
 use crate::report::{Hop, Report};
 use crate::session::Session;
@@ -27,14 +27,14 @@ type Handshake = Initiator<Vec<u8>, Vec<u8>>;
 /// # Errors
 /// [`Error`], which says which hop failed.
 pub async fn connect(options: &Options, destination: &Endpoint) -> Result<Session, Error> {
-    let Some(gateway) = options.path.first() else {
+    if options.path.is_empty() {
         return direct(options, destination, String::new()).await;
-    };
+    }
     if let Some(rtt) = bypass::short(options, &destination.host) {
         let note = format!("direct: the path measured {}, below {}", Span(rtt), Span(options.bypass_rtt));
         return direct(options, destination, note).await;
     }
-    match through(options, gateway, destination).await {
+    match through(options, destination).await {
         Err(error) if options.fallback && error.without_gateway() => {
             direct(options, destination, format!("direct: {error}")).await
         }
@@ -42,10 +42,44 @@ pub async fn connect(options: &Options, destination: &Endpoint) -> Result<Sessio
     }
 }
 
-async fn through(options: &Options, gateway: &Endpoint, destination: &Endpoint) -> Result<Session, Error> {
+/// Asks the first gateway, and those that it and they name as better ones (P10).
+async fn through(options: &Options, destination: &Endpoint) -> Result<Session, Error> {
+    let mut path = options.path.clone();
+    let mut asked: Vec<Endpoint> = Vec::new();
+    loop {
+        asked.extend(path.first().cloned());
+        let error = match ask(options, &path, destination).await {
+            Ok(session) if asked.len() == 1 => return Ok(session),
+            Ok(session) => return Ok(session.noted(&format!("redirected from {} to {}", asked[0], path[0]))),
+            Err(error) => error,
+        };
+        let better = if let Error::Refused { redirect, .. } = &error { redirect.clone() } else { None };
+        let end = match better {
+            Some(better) if asked.contains(&better) => RedirectEnd::Circle,
+            Some(_) if asked.len() > options.redirects.into() => RedirectEnd::Limit,
+            Some(better) => {
+                // It may be the one that was to come next.
+                path.remove(0);
+                if path.first() != Some(&better) {
+                    path.insert(0, better);
+                }
+                continue;
+            }
+            None => RedirectEnd::Failed,
+        };
+        return Err(match (asked.len(), end) {
+            (1, RedirectEnd::Failed | RedirectEnd::Limit) => error,
+            _ => Error::Redirected { last: Box::new(error), asked, end },
+        });
+    }
+}
+
+/// Opens a session over the gateways of `path`, of which there is at least one.
+async fn ask(options: &Options, path: &[Endpoint], destination: &Endpoint) -> Result<Session, Error> {
+    let (gateway, later) = (&path[0], &path[1..]);
     let begun = Instant::now();
     let stream = first_hop(options, gateway).await?;
-    let later: Vec<EndpointRef> = options.path.iter().skip(1).map(Endpoint::as_ref).collect();
+    let later: Vec<EndpointRef> = later.iter().map(Endpoint::as_ref).collect();
     let mut session = [0; 16];
     getrandom::fill(&mut session).map_err(Error::Random)?;
     let open = Open { path: List::new(&later), ..Open::new(SessionId(session), destination.as_ref()) };

@@ -30,6 +30,16 @@ pub enum Error {
         /// A gateway that it says is better (P10).
         redirect: Option<Endpoint>,
     },
+    /// The first gateway named a better one, and that led to no session either.
+    #[error("{last}; {}", trail(.asked, *.end, last))]
+    Redirected {
+        /// What the gateway asked last had to say.
+        last: Box<Self>,
+        /// The gateways that were asked, in order.
+        asked: Vec<Endpoint>,
+        /// Why it was the last.
+        end: RedirectEnd,
+    },
     /// The gateway wants to know who is there.
     #[error("gateway {gateway} asks for authentication ({mechanisms}); {advice}")]
     Authentication {
@@ -74,12 +84,24 @@ pub enum Error {
     Random(getrandom::Error),
 }
 
+/// Why no further gateway was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RedirectEnd {
+    /// The last one named no other.
+    Failed,
+    /// It named one that was asked before.
+    Circle,
+    /// [`Options::redirects`](crate::Options::redirects) were followed.
+    Limit,
+}
+
 impl Error {
     /// The reason, for programs.
     pub fn code(&self) -> Code {
         match self {
             Self::Gateway { source, .. } | Self::Direct(source) => source.code(),
             Self::Refused { code, .. } => *code,
+            Self::Redirected { last, .. } => last.code(),
             Self::Authentication { .. } => Code::AuthRequired,
             Self::Protocol { .. } => Code::Protocol,
             Self::Lost { source, .. } => phoebus_net::code_of(source),
@@ -103,6 +125,7 @@ impl Error {
             | Self::Timeout { gateway, .. } => Some(gateway.to_string()),
             Self::Refused { hop, gateway, .. } if hop.is_empty() => Some(gateway.to_string()),
             Self::Refused { hop, .. } => Some(hop.clone()),
+            Self::Redirected { last, .. } => last.hop(),
             Self::Direct(_) | Self::Random(_) => None,
         }
     }
@@ -111,6 +134,18 @@ impl Error {
     /// gateway that refuses has its reasons.
     pub(crate) fn without_gateway(&self) -> bool {
         matches!(self, Self::Gateway { .. })
+    }
+}
+
+/// The way from gateway to gateway, for people.
+fn trail(asked: &[Endpoint], end: RedirectEnd, last: &Error) -> String {
+    let named = if let Error::Refused { redirect, .. } = last { redirect.as_ref() } else { None };
+    let way: Vec<_> = asked.iter().chain(named).map(Endpoint::to_string).collect();
+    let way = way.join(" → ");
+    match end {
+        RedirectEnd::Failed => format!("redirected: {way}"),
+        RedirectEnd::Circle => format!("gave up, for the redirects lead in a circle: {way}"),
+        RedirectEnd::Limit => format!("gave up, for the limit of redirects, {}, is reached: {way}", asked.len() - 1),
     }
 }
 

@@ -28,7 +28,7 @@ mod report;
 mod session;
 
 pub use connect::connect;
-pub use error::Error;
+pub use error::{Error, RedirectEnd};
 pub use options::Options;
 pub use phoebus_net::reason;
 pub use report::{Hop, Report};

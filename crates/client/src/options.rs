@@ -23,6 +23,9 @@ pub struct Options {
     pub open_limit: Duration,
     /// How long, at the end of a session, the far side may acknowledge nothing. 5 minutes, as the profile's user time-out.
     pub finish_limit: Duration,
+    /// How many times a gateway that refuses may name a better one (P10), which is then asked in its place; 0: none is
+    /// followed. 4: gateways that share a load need one or two, and a session is not to be sent around for ever.
+    pub redirects: u8,
     /// Destinations whose path measured a shorter round trip go direct (S26); zero: none.
     pub bypass_rtt: Duration,
     /// Whether to go direct when the first gateway cannot be reached.
@@ -52,6 +55,7 @@ impl From<&Settings> for Options {
             connect_limit: Duration::from_secs(10),
             open_limit: Duration::from_secs(150),
             finish_limit: Duration::from_secs(300),
+            redirects: 4,
             bypass_rtt: settings.bypass_rtt,
             fallback: settings.fallback,
             cache: settings.cache.clone(),

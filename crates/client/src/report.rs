@@ -17,7 +17,8 @@ pub struct Report {
     pub rtt_us: u64,
     /// How long it took to open, in microseconds.
     pub opened_in_us: u64,
-    /// Why the connection is direct although gateways were set; empty if nothing is to be said.
+    /// Why the connection is direct although gateways were set, or leads through other gateways; empty if nothing is to
+    /// be said.
     pub note: String,
 }
 

@@ -27,6 +27,12 @@ impl Session {
         Self { stream, report, finish_limit, sent_all: AtomicBool::new(false), read_all: AtomicBool::new(false) }
     }
 
+    /// The same, with a note in its report.
+    pub(crate) fn noted(mut self, note: &str) -> Self {
+        note.clone_into(&mut self.report.note);
+        self
+    }
+
     /// What the session got, hop by hop.
     pub fn report(&self) -> &Report {
         &self.report

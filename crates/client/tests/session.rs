@@ -18,7 +18,14 @@ fn gateway<T: Send + 'static>(
 ) -> (Options, JoinHandle<T>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = Options { path: vec![listener.local_addr().unwrap().into()], ..Options::default() };
-    let thread = std::thread::spawn(move || {
+    (options, gateway_on(listener, serve))
+}
+
+fn gateway_on<T: Send + 'static>(
+    listener: TcpListener,
+    serve: impl FnOnce(TcpStream, Acceptor) -> T + Send + 'static,
+) -> JoinHandle<T> {
+    std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut acceptor = Acceptor::new("pg1");
         while acceptor.state() != State::Asked {
@@ -30,8 +37,7 @@ fn gateway<T: Send + 'static>(
             }
         }
         serve(stream, acceptor)
-    });
-    (options, thread)
+    })
 }
 
 fn send(stream: &mut TcpStream, acceptor: &mut Acceptor) {
@@ -107,13 +113,85 @@ async fn a_refusal_says_which_hop_and_why() {
         acceptor.refuse(&refused).unwrap();
         send(&mut stream, &mut acceptor);
     });
-    let error = fails(&options).await;
+    // Whoever follows no redirect is told of it.
+    let error = fails(&Options { redirects: 0, ..options }).await;
     assert_eq!(
         error.to_string(),
         "pg2: cannot connect to 10.0.0.4:7: connection refused (it names a better gateway: pg9:5006)"
     );
     assert_eq!((error.code(), error.errno(), error.hop().as_deref()), (Code::Refused, 111, Some("pg2")));
     gateway.join().unwrap();
+}
+
+/// A gateway that refuses and names `better`; joined, it says for which path it was asked.
+fn redirects_to(better: Endpoint) -> (Endpoint, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    (listener.local_addr().unwrap().into(), refuses_on(listener, better))
+}
+
+fn refuses_on(listener: TcpListener, better: Endpoint) -> JoinHandle<String> {
+    gateway_on(listener, move |mut stream, mut acceptor| {
+        let path: Vec<_> = asked(&acceptor).path.iter().map(|hop| hop.to_string()).collect();
+        let (code, limits) = (Code::Limit, Requirements::default());
+        let redirect = Some(better.as_ref());
+        acceptor.refuse(&Refused { code, reason: "it is full", hop: "pg", limits, redirect }).unwrap();
+        send(&mut stream, &mut acceptor);
+        path.join(" ")
+    })
+}
+
+#[tokio::test]
+async fn a_better_gateway_is_asked_in_place_of_the_one_that_names_it() {
+    let (options, third) = gateway(|mut stream, mut acceptor| {
+        let path: Vec<_> = asked(&acceptor).path.iter().map(|hop| hop.to_string()).collect();
+        open(&mut stream, &mut acceptor, 1);
+        path.join(" ")
+    });
+    let third_at = options.path[0].clone();
+    let (second_at, second) = redirects_to(third_at.clone());
+    let (first_at, first) = redirects_to(second_at);
+    let later: Endpoint = "pg2/5006".parse().unwrap();
+    // The last one was to come later anyway: it is not asked to ask itself.
+    let options = Options { path: vec![first_at.clone(), third_at.clone(), later], ..options };
+    let session = connect(&options, &destination()).await.unwrap();
+    assert_eq!(session.report().note, format!("redirected from {first_at} to {third_at}"));
+    assert_eq!(first.join().unwrap(), format!("{third_at} pg2:5006"));
+    assert_eq!(second.join().unwrap(), format!("{third_at} pg2:5006"));
+    assert_eq!(third.join().unwrap(), "pg2:5006");
+}
+
+#[tokio::test]
+async fn redirects_end_somewhere() {
+    let closed: Endpoint = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().into();
+    let (at, gateway) = redirects_to(closed.clone());
+    // Not even a fallback goes direct past a gateway that is there.
+    let options = Options { path: vec![at.clone()], fallback: true, ..Options::default() };
+    let error = fails(&options).await;
+    assert!(error.to_string().starts_with(&format!("gateway {closed}: cannot connect to {closed}")), "{error}");
+    assert!(error.to_string().ends_with(&format!("; redirected: {at} → {closed}")), "{error}");
+    assert_eq!((error.code(), error.hop()), (Code::Refused, Some(closed.to_string())));
+    gateway.join().unwrap();
+
+    // To itself.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own: Endpoint = listener.local_addr().unwrap().into();
+    let thread = refuses_on(listener, own.clone());
+    let error = fails(&Options { path: vec![own.clone()], ..Options::default() }).await;
+    let circle = format!(
+        "pg: it is full (it names a better gateway: {own}); gave up, for the redirects lead in a circle: {own} → {own}"
+    );
+    assert_eq!((error.to_string(), error.code()), (circle, Code::Limit));
+    thread.join().unwrap();
+
+    let (third_at, _never_asked) = redirects_to(closed);
+    let (second_at, second) = redirects_to(third_at.clone());
+    let (first_at, first) = redirects_to(second_at.clone());
+    let options = Options { path: vec![first_at.clone()], redirects: 1, ..Options::default() };
+    let error = fails(&options).await;
+    let way = format!("; gave up, for the limit of redirects, 1, is reached: {first_at} → {second_at} → {third_at}");
+    assert!(error.to_string().ends_with(&way), "{error}");
+    first.join().unwrap();
+    second.join().unwrap();
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 //! A session that is not to be, and why (P10, P18).
 
-use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::{Refused, Requirements};
 
@@ -15,14 +14,12 @@ pub(crate) struct Refusal {
     pub(crate) hop: String,
     /// What would have been accepted.
     pub(crate) limits: Box<Requirements>,
-    /// A better gateway.
-    pub(crate) redirect: Option<Endpoint>,
 }
 
 impl Refusal {
     /// By this gateway.
     pub(crate) fn new(code: Code, reason: impl Into<String>) -> Self {
-        Self { code, reason: reason.into(), hop: String::new(), limits: Box::default(), redirect: None }
+        Self { code, reason: reason.into(), hop: String::new(), limits: Box::default() }
     }
 
     /// Because of what lies behind `hop`.
@@ -30,14 +27,15 @@ impl Refusal {
         Self { hop: hop.into(), ..Self::new(code, reason) }
     }
 
-    /// As another gateway has said it.
+    /// As another gateway has said it. A better gateway is named to whoever asked, which was this one; those before it read
+    /// of it in the reason.
     pub(crate) fn passed_on(refused: &Refused<'_>) -> Self {
+        let better = refused.redirect.map(|better| format!(" (it names a better gateway: {better})"));
         Self {
             code: refused.code,
-            reason: refused.reason.to_owned(),
+            reason: format!("{}{}", refused.reason, better.unwrap_or_default()),
             hop: refused.hop.to_owned(),
             limits: Box::new(refused.limits),
-            redirect: refused.redirect.map(|endpoint| endpoint.to_owned()),
         }
     }
 
@@ -48,7 +46,7 @@ impl Refusal {
             reason: text(&self.reason),
             hop: if self.hop.is_empty() { name } else { text(&self.hop) },
             limits: *self.limits,
-            redirect: self.redirect.as_ref().map(Endpoint::as_ref),
+            redirect: None,
         }
     }
 }
@@ -62,4 +60,26 @@ pub(crate) fn text(text: &str) -> &str {
         end -= 1;
     }
     &plain[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phoebus_proto::endpoint::Endpoint;
+
+    #[test]
+    fn a_better_gateway_is_named_to_the_next_and_told_to_the_others() {
+        let better: Endpoint = "pg9/5006".parse().unwrap();
+        let refused = Refused {
+            code: Code::Limit,
+            reason: "it is full",
+            hop: "pg2",
+            limits: Requirements::default(),
+            redirect: Some(better.as_ref()),
+        };
+        let refusal = Refusal::passed_on(&refused);
+        let message = refusal.message("pg1");
+        assert_eq!((message.hop, message.redirect), ("pg2", None));
+        assert_eq!(message.reason, "it is full (it names a better gateway: pg9:5006)");
+    }
 }
