@@ -8,7 +8,7 @@ use crate::shared::Shared;
 use crate::status::Status;
 use serde::Deserialize;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,12 +33,24 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::ErrorKind::AddrInUse.into());
     }
-    if std::fs::symlink_metadata(path).is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type())) {
-        std::fs::remove_file(path)?;
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => return Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) => {}
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
     Ok(listener)
+}
+
+/// What the errors of [`listen`] mean for whoever chose the name.
+pub(crate) fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => "something that is no socket has this name; expected a free one".to_owned(),
+        io::ErrorKind::AddrInUse => "another process is listening on it".to_owned(),
+        io::ErrorKind::NotFound => "there is no such directory".to_owned(),
+        _ => phoebus_net::reason(error),
+    }
 }
 
 /// Answers until dropped.

@@ -31,11 +31,18 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A listener's address cannot be had.
-    #[error(transparent)]
-    Listen(#[from] phoebus_net::Error),
+    #[error("{place}: {source}; expected an address of this host and a port that is free")]
+    Listen {
+        /// `FILE:LINE:COLUMN` of the address.
+        place: String,
+        /// Why.
+        source: phoebus_net::Error,
+    },
     /// The administration socket cannot be had.
-    #[error("cannot listen on the administration socket {}: {}", path.display(), reason(source))]
+    #[error("{place}: cannot listen on the administration socket {}: {}", path.display(), admin::reason(source))]
     Admin {
+        /// `FILE:LINE:COLUMN` of its name.
+        place: String,
         /// The socket.
         path: PathBuf,
         /// Why.
@@ -83,8 +90,9 @@ impl Gateway {
     pub fn start(config: Config) -> Result<Self, StartError> {
         let budget = Budget::of(&config)?;
         let admin = config.admin.clone();
-        let listeners = config.listeners.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
-        let socket = admin.as_deref().map(listen_admin).transpose()?;
+        let listeners =
+            config.listeners.iter().map(|listen| bind_of(&config, listen)).collect::<Result<Vec<_>, _>>()?;
+        let socket = admin.as_deref().map(|path| listen_admin(path, &config.places.admin)).transpose()?;
         advise(&config);
         let threads = config.limits.threads.or(std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
         let workers = Workers::start(threads).map_err(StartError::Threads)?;
@@ -135,7 +143,7 @@ impl Gateway {
         let changed = |listen: &Listen| running.iter().any(|old| old.listen.address == listen.address);
         let (new, changed): (Vec<_>, Vec<_>) =
             config.listeners.iter().filter(|listen| !kept(listen)).partition(|listen| !changed(listen));
-        let fresh = new.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        let fresh = new.into_iter().map(|listen| bind_of(&config, listen)).collect::<Result<Vec<_>, _>>()?;
         if config.admin != self.admin {
             warn!("admin.socket has changed; it takes a restart to move it");
         }
@@ -269,14 +277,21 @@ struct Bound {
     addr: SocketAddr,
 }
 
+/// Binds a listener of `config`, and says where it stands if that cannot be.
+fn bind_of(config: &Config, listen: &Listen) -> Result<Bound, StartError> {
+    let place = || config.listeners.iter().position(|one| one == listen).and_then(|n| config.places.listeners.get(n));
+    bind(listen).map_err(|source| StartError::Listen { place: place().cloned().unwrap_or_default(), source })
+}
+
 fn bind(listen: &Listen) -> Result<Bound, phoebus_net::Error> {
     let listener = tcp::listen(listen.address, &listen.profile)?;
     let addr = listener.local_addr().unwrap_or(listen.address);
     Ok(Bound { listen: listen.clone(), listener, addr })
 }
 
-fn listen_admin(path: &std::path::Path) -> Result<UnixListener, StartError> {
-    admin::listen(path).map_err(|source| StartError::Admin { path: path.to_owned(), source })
+fn listen_admin(path: &std::path::Path, place: &str) -> Result<UnixListener, StartError> {
+    let failed = |source| StartError::Admin { place: place.to_owned(), path: path.to_owned(), source };
+    admin::listen(path).map_err(failed)
 }
 
 fn run(shared: &Arc<Shared>, bound: Bound) -> Running {

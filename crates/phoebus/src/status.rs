@@ -1,11 +1,13 @@
 //! `phoebus status`: what a gateway on this machine is doing, asked over its administration socket.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use phoebus_gateway::{PoolStatus, SessionStatus, Status};
 use phoebus_proto::session::Code;
+use phoebus_proto::units::Span;
 use phoebus_wan::testbed::ENV_ADMIN;
+use serde::Deserialize;
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,6 +15,8 @@ use std::time::Duration;
 
 /// How long the gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest answer that is read: of a hundred thousand sessions and more.
+const ANSWER_MAX: u64 = 256 << 20;
 
 /// Show what a gateway on this machine is doing: sessions with their hops and rates, totals, connections to peers
 #[derive(clap::Args)]
@@ -39,14 +43,38 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 }
 
 fn ask(socket: &Path) -> Result<Status> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(b"{\"command\":\"status\"}\n")?;
-    let mut line = String::new();
-    if BufReader::new(stream).read_line(&mut line)? == 0 {
+    let mut stream = UnixStream::connect(socket).map_err(|error| anyhow!(unreachable(&error)))?;
+    let unanswered = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock => anyhow!("it did not answer within {}", Span(PATIENCE)),
+        _ => anyhow!("{}", phoebus_client::reason(&error)),
+    };
+    stream.set_read_timeout(Some(PATIENCE)).map_err(unanswered)?;
+    stream.write_all(b"{\"command\":\"status\"}\n").map_err(unanswered)?;
+    let mut line = Vec::new();
+    BufReader::new(stream).take(ANSWER_MAX).read_until(b'\n', &mut line).map_err(unanswered)?;
+    if line.is_empty() {
         bail!("it closed the connection");
     }
-    Ok(serde_json::from_str(&line)?)
+    serde_json::from_slice(&line).map_err(|error| match serde_json::from_slice(&line) {
+        Ok(Complaint { error }) => anyhow!("it says: {error}"),
+        Err(_) => anyhow!("it does not answer as a gateway does: {error}"),
+    })
+}
+
+/// A gateway's answer to what it does not understand.
+#[derive(Deserialize)]
+struct Complaint {
+    error: String,
+}
+
+fn unreachable(error: &io::Error) -> String {
+    const EXPECTED: &str = "expected the admin.socket of a gateway that runs";
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("there is no such file; {EXPECTED}"),
+        io::ErrorKind::ConnectionRefused => format!("nobody listens there; {EXPECTED}"),
+        io::ErrorKind::InvalidInput => "the name is too long for a socket; expected at most 107 bytes".to_owned(),
+        _ => phoebus_client::reason(error),
+    }
 }
 
 fn describe(status: &Status) -> String {

@@ -253,30 +253,109 @@ fn hop_ports(addr: SocketAddr) -> Vec<String> {
 fn a_gateway_that_cannot_start_says_why_in_one_sentence() {
     let occupier = TcpListener::bind((address(), 5006)).unwrap();
     let occupied = occupier.local_addr().unwrap();
-    let listen = |address: &str| format!("name = \"pg1\"\n[[listen]]\naddress = \"{address}\"\n");
-    let cases = [
-        ("name = \"pg1\"\nlisten_on = 1\n".to_owned(), "listen_on", true),
-        (format!("{}[limits]\nhandshake_timeout = \"5 parsecs\"\n", listen("127.0.0.1:0")), "5 parsecs", true),
-        (listen("192.0.2.1:5006"), "192.0.2.1:5006", false),
-        (listen(&occupied.to_string()), "in use", false),
-        (format!("{}[[route]]\nto = \"10.0.0.0/8\"\nvia = \"pg9\"\n", listen("127.0.0.1:0")), "pg9", true),
-        (listen("not-an-address"), "not-an-address", true),
-        (String::new(), "listen", false),
-    ];
     let dir = tempfile::tempdir().unwrap();
-    for (text, expected, has_line) in cases {
+    let listen = |address: &str| format!("name = \"pg1\"\n[[listen]]\naddress = \"{address}\"\n");
+    let local = listen("127.0.0.1:0");
+    let admin = |path: &str| format!("{local}[admin]\nsocket = \"{path}\"\n");
+    let here = dir.path().display().to_string();
+    let cases: [(Vec<u8>, i32, &str); 16] = [
+        ("name = \"pg1\"\nlisten_on = 1\n".into(), 2, ":2:1: unknown field `listen_on`, expected one of"),
+        (format!("{local}[limits]\nhandshake_timeout = \"5 parsecs\"\n").into(), 2, ":5:21: \"5 parsecs\" is not a"),
+        (
+            format!("{local}[limits]\nthreads = 1000000\n").into(),
+            2,
+            ": limits.threads is 1000000; expected at most 1024",
+        ),
+        (format!("{local}[[route]]\nto = \"10.0.0.0/8\"\nvia = \"pg9\"\n").into(), 2, ":6:7: there is no peer \"pg9\""),
+        (listen("not-an-address").into(), 2, ":3:11: \"not-an-address\" is not an address and port"),
+        (listen("[::ffff:127.0.0.1]:1").into(), 2, ":3:11: [::ffff:127.0.0.1]:1 is an IPv4 address in IPv6's form;"),
+        (Vec::new(), 2, ": there is no [[listen]]; expected at least one"),
+        (b"name = \"pg1\"\n# \xff\xfe".into(), 2, ":2:3: this is no text in UTF-8; expected a configuration in TOML"),
+        (b"\x7fELF\x02\x01\x01".into(), 2, ":1:"),
+        (vec![b'#'; 17 << 20], 2, ": this is longer than 16777216 bytes; expected a configuration in TOML"),
+        (
+            admin(&"x".repeat(200)).into(),
+            2,
+            ":5:10: admin.socket is a name of 200 bytes; the system takes from 1 to 107",
+        ),
+        (listen("192.0.2.1:5006").into(), 1, ":3:11: cannot listen on 192.0.2.1:5006: "),
+        (
+            listen(&occupied.to_string()).into(),
+            1,
+            &format!(":3:11: cannot listen on {occupied}: address already in use; "),
+        ),
+        (
+            admin(&here).into(),
+            1,
+            &format!(":5:10: cannot listen on the administration socket {here}: something that is"),
+        ),
+        (
+            admin("/no/such/x").into(),
+            1,
+            ":5:10: cannot listen on the administration socket /no/such/x: there is no such",
+        ),
+        (format!("{local}[limits]\nsessions = 1000000000\n").into(), 2, ": limits.sessions is 1000000000, which with"),
+    ];
+    for (text, code, expected) in cases {
         let file = dir.path().join("gateway.toml");
         std::fs::write(&file, &text).unwrap();
-        let output = phoebus().arg("gateway").arg("--config").arg(&file).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success(), "{text}");
-        assert!(said.contains(expected), "expected {expected} in: {said}");
-        assert_eq!(said.trim().lines().count(), 1, "{said}");
-        if has_line {
-            assert!(said.contains("gateway.toml:"), "file and line are named: {said}");
-        }
+        refuses(
+            &["gateway", "--config", file.to_str().unwrap()],
+            code,
+            &format!("phoebus: {}{expected}", file.display()),
+        );
     }
-    let missing = phoebus().args(["gateway", "--config", "/no/such/file.toml"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&missing.stderr).contains("/no/such/file.toml"));
-    assert!(!missing.status.success());
+    refuses(
+        &["gateway", "--config", "/no/such.toml"],
+        2,
+        "phoebus: /no/such.toml: cannot read the configuration: no such",
+    );
+    refuses(&["gateway", "--config", "/dev/zero"], 2, "phoebus: /dev/zero: this is longer than ");
+    refuses(&["gateway", "--config", "/"], 2, "phoebus: /: cannot read the configuration: is a directory");
+}
+
+/// Fails with this code and one line on standard error, which begins so.
+fn refuses(arguments: &[&str], code: i32, expected: &str) {
+    let output = phoebus().args(arguments).env("RUST_BACKTRACE", "1").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    assert!(said.starts_with(expected), "expected {expected} in: {said}");
+    assert_eq!(said.trim().lines().count(), 1, "{said}");
+}
+
+#[test]
+fn a_gateway_that_cannot_be_asked_is_told_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let long = "x".repeat(200);
+    let asks = |socket: &str, expected: &str| {
+        refuses(
+            &["status", "--gateway", socket],
+            1,
+            &format!("phoebus: cannot ask the gateway at {socket}: {expected}"),
+        );
+    };
+    asks("/no/such/socket", "there is no such file; expected the admin.socket of a gateway that runs");
+    asks(file.to_str().unwrap(), "nobody listens there; expected the admin.socket of a gateway that runs");
+    asks(&long, "the name is too long for a socket; expected at most 107 bytes");
+    let socket = dir.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let answers: [(&[u8], &str); 5] = [
+        (b"", "it closed the connection"),
+        (b"{}\n", "it does not answer as a gateway does: missing field"),
+        (b"\xff\n", "it does not answer as a gateway does: "),
+        (b"{\"error\":\"unknown variant\"}\n", "it says: unknown variant"),
+        (b"HTTP/1.1 400 Bad Request\n", "it does not answer as a gateway does: "),
+    ];
+    for (answer, expected) in answers {
+        let listener = listener.try_clone().unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 21]).unwrap();
+            stream.write_all(answer).unwrap();
+        });
+        asks(socket.to_str().unwrap(), expected);
+        server.join().unwrap();
+    }
 }

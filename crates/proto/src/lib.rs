@@ -7,6 +7,7 @@
 //! - [`select`]: which destinations go through gateways.
 //! - [`session`]: the handshake and the framed mode of sessions.
 //! - [`settings`]: what a client is told by variables and files.
+//! - [`text`]: files that people write, within bounds.
 //! - [`units`]: durations, sizes, rates and probabilities as people write them.
 
 pub mod bypass;
@@ -14,4 +15,5 @@ pub mod endpoint;
 pub mod select;
 pub mod session;
 pub mod settings;
+pub mod text;
 pub mod units;

@@ -1,5 +1,6 @@
 //! What is wrong with a configuration, and where.
 
+use phoebus_proto::text::{self, TextError};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -18,11 +19,19 @@ impl ConfigError {
         Self { file: file.to_owned(), at: None, message: message.into() }
     }
 
-    pub(super) fn at(file: &Path, text: &str, span: Range<usize>, message: impl Into<String>) -> Self {
-        let before = text.get(..span.start).unwrap_or(text);
-        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        Self { at: Some((line, column)), ..Self::new(file, message) }
+    /// About a file that is no configuration at all.
+    pub(super) fn unreadable(file: &Path, error: &TextError) -> Self {
+        let at = if let TextError::NotUtf8 { line, column } = error { Some((*line, *column)) } else { None };
+        let message = match error {
+            TextError::Read(error) => format!("cannot read the configuration: {}", phoebus_net::reason(error)),
+            _ => format!("this {error}; expected a configuration in TOML"),
+        };
+        Self { at, ..Self::new(file, message) }
+    }
+
+    pub(super) fn at(file: &Path, all: &str, span: Range<usize>, message: impl Into<String>) -> Self {
+        let before = all.get(..span.start).unwrap_or(all);
+        Self { at: Some(text::place(before)), ..Self::new(file, message) }
     }
 }
 

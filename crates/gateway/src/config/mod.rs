@@ -15,11 +15,15 @@ pub use raw::{Auth, Limits, Log, LogFormat, LogLevel, Pool};
 
 use phoebus_net::Profile;
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::text::{self, TextError};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Largest configuration that is read: a hundred thousand rules, and no device that never ends.
+const FILE_MAX: u64 = 16 << 20;
 
 /// A configuration that can be used.
 #[derive(Debug, Clone)]
@@ -42,8 +46,18 @@ pub struct Config {
     pub limits: Limits,
     /// Where `phoebus status` asks.
     pub admin: Option<PathBuf>,
+    /// Where the listeners' addresses and the administration socket stand in the file, for what turns out later.
+    pub(crate) places: Places,
     /// How the log is written.
     pub log: Log,
+}
+
+/// `FILE:LINE:COLUMN` of what only the system can refuse.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Places {
+    /// Of the addresses, in the order of [`Config::listeners`].
+    pub(crate) listeners: Vec<String>,
+    pub(crate) admin: String,
 }
 
 /// A socket that accepts sessions.
@@ -109,10 +123,8 @@ impl Config {
     /// # Errors
     /// When the file cannot be read, or as [`Config::parse`].
     pub fn read(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|error| {
-            ConfigError::new(file, format!("cannot read the configuration: {}", phoebus_net::reason(&error)))
-        })?;
-        Self::parse(&text, file)
+        let text = std::fs::File::open(file).map_err(TextError::Read).and_then(|open| text::read(open, FILE_MAX));
+        Self::parse(&text.map_err(|error| ConfigError::unreadable(file, &error))?, file)
     }
 
     /// The configuration in `text`, which came from `file`.

@@ -175,7 +175,7 @@ impl Default for Limits {
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Admin {
-    pub(super) socket: Option<PathBuf>,
+    pub(super) socket: Option<Spanned<PathBuf>>,
 }
 
 /// How the log is written.

@@ -1,13 +1,16 @@
 //! From the file's form to the valid one, saying where and why when that cannot be.
 
-use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Pool, Route, Rule, Source, pattern, raw};
+use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Places, Pool, Route, Rule, Source, pattern, raw};
 use phoebus_net::Profile;
 use phoebus_proto::endpoint::is_name;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::path::Path;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::Spanned;
+
+/// Most threads that relay: more processors than any host has, and few enough to start.
+const THREADS_MAX: usize = 1024;
 
 /// What a message is said about.
 pub(super) struct Reader<'a> {
@@ -25,7 +28,11 @@ impl Reader<'_> {
         let routes = self.routes(&raw.route, &profiles, &peers)?;
         let rules = raw.allow.iter().map(|allow| self.rule(allow, &peers)).collect::<Result<_, _>>()?;
         let direct = self.profile(None, &profiles)?;
-        let (admin, log) = (raw.admin.socket, raw.log);
+        let places = Places {
+            listeners: raw.listen.iter().map(|listen| self.place(&listen.address)).collect(),
+            admin: raw.admin.socket.as_ref().map(|socket| self.place(socket)).unwrap_or_default(),
+        };
+        let admin = raw.admin.socket.map(|socket| self.admin(socket)).transpose()?;
         Ok(Config {
             name,
             contact: raw.contact,
@@ -36,7 +43,8 @@ impl Reader<'_> {
             rules,
             limits: raw.limits,
             admin,
-            log,
+            places,
+            log: raw.log,
         })
     }
 
@@ -96,6 +104,13 @@ impl Reader<'_> {
                 let expected = "is not an address and port such as 0.0.0.0:5006 or [::]:5006";
                 self.at(&listen.address, format!("\"{}\" {expected}", listen.address.get_ref()))
             })?;
+            if let IpAddr::V6(v6) = address.ip()
+                && let Some(v4) = v6.to_ipv4_mapped()
+            {
+                let port = address.port();
+                let message = format!("{address} is an IPv4 address in IPv6's form; expected {v4}:{port}");
+                return Err(self.at(&listen.address, message));
+            }
             if address.port() != 0 && listeners.iter().any(|other| other.address == address) {
                 return Err(self.at(&listen.address, format!("{address} is listened on twice")));
             }
@@ -103,6 +118,16 @@ impl Reader<'_> {
             listeners.push(Listen { address, profile, auth: listen.auth });
         }
         Ok(listeners)
+    }
+
+    fn admin(&self, socket: Spanned<PathBuf>) -> Result<PathBuf, ConfigError> {
+        let len = socket.get_ref().as_os_str().len();
+        // sockaddr_un, with the zero at its end.
+        if (1..=107).contains(&len) {
+            Ok(socket.into_inner())
+        } else {
+            Err(self.at(&socket, format!("admin.socket is a name of {len} bytes; the system takes from 1 to 107")))
+        }
     }
 
     fn peers(
@@ -211,6 +236,12 @@ impl Reader<'_> {
         at_least("pipe", limits.pipe.0, 64 << 10)?;
         // Four pages for each of the two sockets, and the pipe.
         limits.buffer.map_or(Ok(()), |size| at_least("buffer", size.0, 64 << 10))?;
+        match limits.threads {
+            Some(threads) if threads.get() > THREADS_MAX => {
+                return Err(self.whole(&format!("limits.threads is {threads}; expected at most {THREADS_MAX}")));
+            }
+            _ => {}
+        }
         for (name, span) in [
             ("handshake_timeout", limits.handshake_timeout),
             ("connect_timeout", limits.connect_timeout),
@@ -235,6 +266,12 @@ impl Reader<'_> {
 
     fn at<T>(&self, value: &Spanned<T>, message: impl Into<String>) -> ConfigError {
         ConfigError::at(self.file, self.text, value.span(), message)
+    }
+
+    /// `FILE:LINE:COLUMN` of a value.
+    fn place<T>(&self, value: &Spanned<T>) -> String {
+        let (line, column) = phoebus_proto::text::place(self.text.get(..value.span().start).unwrap_or_default());
+        format!("{}:{line}:{column}", self.file.display())
     }
 
     fn whole(&self, message: &str) -> ConfigError {
