@@ -1,4 +1,4 @@
-//! Feeds any headers to the framed mode, and lets this side shut down and confirm at any point.
+//! Feeds any headers to the framed mode, and lets this side shut down, confirm and give up at any point.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,10 +7,11 @@ use phoebus_proto::session::frame::{Exchange, HEADER_LEN, Role};
 fuzz_target!(|data: &[u8]| {
     let mut exchange = Exchange::new(Role::Acceptor);
     for chunk in data.chunks_exact(HEADER_LEN + 1) {
-        match chunk[0] % 4 {
+        match chunk[0] % 5 {
             0 => drop(exchange.data(u32::from(chunk[1]))),
             1 => drop(exchange.shutdown()),
             2 => drop(exchange.ack()),
+            3 => drop(exchange.reset(u32::from(chunk[1]))),
             _ => {}
         }
         let header = chunk[1..].try_into().expect("the chunk has this length");
@@ -20,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
         }
         assert!(exchange.bytes().1 >= before);
         if exchange.reusable() {
-            assert!(exchange.shutdown_sent() && exchange.shutdown_received());
+            assert!(exchange.reset_received() || exchange.shutdown_sent() && exchange.shutdown_received());
         }
     }
 });

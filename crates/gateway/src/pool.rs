@@ -422,9 +422,29 @@ impl Warm {
         Some(self)
     }
 
+    /// All but the stream, which someone else is to hold alone.
+    pub(crate) fn unplugged(self) -> Unplugged {
+        Unplugged { asking: self.asking, sessions: self.sessions, home: self.home }
+    }
+
     /// The peer's OPENED.
     pub(crate) fn opened(&self) -> Option<phoebus_proto::session::message::Opened<'_>> {
         self.asking.opened()
+    }
+}
+
+/// A [`Warm`] without its stream.
+pub(crate) struct Unplugged {
+    asking: Asking,
+    sessions: u32,
+    home: Id,
+}
+
+impl Unplugged {
+    /// With its stream again.
+    pub(crate) fn plug(self, stream: Arc<Stream>) -> Warm {
+        let Self { asking, sessions, home } = self;
+        Warm { stream, asking, sessions, since: Instant::now(), home }
     }
 }
 

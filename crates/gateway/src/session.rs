@@ -102,9 +102,13 @@ impl Ready {
         drop((slot, listed));
         if let Err(broken) = ended {
             // Nothing but the relay may keep the connections open any longer.
-            drop((first, hop));
-            Box::pin(relay.reset(&refusal.message(&setup.config.name), broken.side)).await;
-            return None;
+            let lent = hop.lent.map(|(pool, warm)| (pool, warm.unplugged()));
+            drop((first, hop.stream));
+            let [first, second] = Box::pin(relay.part(&refusal.message(&setup.config.name), &broken)).await;
+            if let (Some((pool, unplugged)), Some(stream)) = (lent, second) {
+                pool.put_back(unplugged.plug(stream));
+            }
+            return first;
         }
         match hop.lent {
             Some((pool, warm)) => pool.put_back(warm),

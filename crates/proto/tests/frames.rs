@@ -17,6 +17,7 @@ enum Step {
     Shutdown,
     Ack,
     Ping,
+    Reset,
     /// Takes the oldest frame on its way.
     Receive,
 }
@@ -32,32 +33,53 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn failing_step() -> impl Strategy<Value = Step> {
+    prop_oneof![10 => step(), 1 => Just(Step::Reset)]
+}
+
+/// Lets the sides do what they do, in that order. Returns them with what is still on its way from each.
+fn play(steps: Vec<(bool, Step)>) -> [(Exchange, VecDeque<[u8; HEADER_LEN]>); 2] {
+    let (a, b) = pair();
+    let mut ends = [(a, VecDeque::new()), (b, VecDeque::<[u8; HEADER_LEN]>::new())];
+    let mut given_up = [false; 2];
+    for (side, step) in steps {
+        let me = usize::from(side);
+        let header = match step {
+            Step::Data(len) => ends[me].0.data(len).ok(),
+            Step::Shutdown => ends[me].0.shutdown().ok(),
+            Step::Ack if !given_up[me] => Some(ends[me].0.ack()),
+            Step::Ping if !given_up[me] => Some(ends[me].0.ping(5)),
+            Step::Ack | Step::Ping => None,
+            Step::Reset => {
+                given_up[me] = true;
+                ends[me].0.reset(7).ok()
+            }
+            Step::Receive => {
+                if let Some(header) = ends[1 - me].1.pop_front() {
+                    ends[me].0.receive(&header).unwrap();
+                }
+                None
+            }
+        };
+        ends[me].1.extend(header);
+    }
+    ends
+}
+
+/// Takes all that is on its way.
+fn arrive(ends: &mut [(Exchange, VecDeque<[u8; HEADER_LEN]>); 2]) {
+    for me in [0, 1] {
+        while let Some(header) = ends[me].1.pop_front() {
+            ends[1 - me].0.receive(&header).unwrap();
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn both_ends_agree_on_bytes_and_on_the_end(steps in prop::collection::vec((any::<bool>(), step()), 0..200)) {
-        let (a, b) = pair();
-        let mut ends = [(a, VecDeque::new()), (b, VecDeque::<[u8; HEADER_LEN]>::new())];
-        for (side, step) in steps {
-            let me = usize::from(side);
-            let header = match step {
-                Step::Data(len) => ends[me].0.data(len).ok(),
-                Step::Shutdown => ends[me].0.shutdown().ok(),
-                Step::Ack => Some(ends[me].0.ack()),
-                Step::Ping => Some(ends[me].0.ping(5)),
-                Step::Receive => {
-                    if let Some(header) = ends[1 - me].1.pop_front() {
-                        ends[me].0.receive(&header).unwrap();
-                    }
-                    None
-                }
-            };
-            ends[me].1.extend(header);
-        }
-        for me in [0, 1] {
-            while let Some(header) = ends[me].1.pop_front() {
-                ends[1 - me].0.receive(&header).unwrap();
-            }
-        }
+        let mut ends = play(steps);
+        arrive(&mut ends);
         let [(mut a, _), (mut b, _)] = ends;
         prop_assert_eq!((a.bytes().0, b.bytes().0), (b.bytes().1, a.bytes().1));
         // Whatever came before, shutting down and confirming frees the connection on both sides.
@@ -71,6 +93,30 @@ proptest! {
         prop_assert!(b.reusable());
         a.receive(&to_a).unwrap();
         prop_assert!(a.reusable());
+    }
+
+    #[test]
+    fn a_session_that_fails_frees_the_connection_when_both_have_said_so(
+        steps in prop::collection::vec((any::<bool>(), failing_step()), 0..200),
+        first: bool,
+    ) {
+        let mut ends = play(steps);
+        let me = usize::from(first);
+        // Whichever side gives up first, and wherever the other stands, which may have done the same.
+        for me in [me, 1 - me] {
+            let header = ends[me].0.reset(0).ok();
+            ends[me].1.extend(header);
+            let over = ends[me].0.reset_received();
+            prop_assert_eq!(ends[me].0.reusable(), over);
+            prop_assert_eq!(ends[me].0.data(1), Err(FrameError::AfterReset));
+            prop_assert_eq!(ends[me].0.shutdown(), Err(FrameError::AfterReset));
+        }
+        arrive(&mut ends);
+        let [(mut a, _), (b, _)] = ends;
+        prop_assert!(a.reusable() && b.reusable());
+        prop_assert_eq!((a.bytes().0, b.bytes().0), (b.bytes().1, a.bytes().1));
+        let late = Exchange::new(Role::Acceptor).ping(1);
+        prop_assert_eq!(a.receive(&late), Err(FrameError::AfterReset));
     }
 
     #[test]

@@ -149,9 +149,38 @@ impl End {
         self.framing.as_mut()?.last_words(&self.stream)
     }
 
-    /// A RESET frame with `reason`, where one can be sent.
-    pub(crate) fn reset_frame(&self, reason: &[u8]) -> Option<Vec<u8>> {
-        self.framing.as_ref()?.reset_frame(reason)
+    /// Gives the session up on a framed connection, for `reason`.
+    pub(crate) fn begin_reset(&mut self, reason: &[u8]) {
+        if let Some(framing) = &mut self.framing {
+            framing.begin_reset(reason);
+        }
+    }
+
+    /// Brings a framed connection on which the session was given up nearer to being free: sends what is left of the frame
+    /// under way, which `carrier` holds, and RESET; discards what comes. Returns how many bytes moved.
+    pub(crate) fn try_part(&mut self, carrier: Option<&mut Carrier>, scratch: &mut [u8]) -> Result<usize, Failure> {
+        let Some(framing) = &mut self.framing else { return Ok(0) };
+        let mut moved = framing.discard(&self.stream, scratch)?;
+        let sent = || -> io::Result<()> {
+            framing.try_flush(&self.stream)?;
+            if let Some(carrier) = carrier {
+                while framing.owes() && !carrier.is_empty() {
+                    let n = carrier.drain(&self.stream)?;
+                    framing.paid(n);
+                    moved += n;
+                }
+                framing.try_flush(&self.stream)?;
+            }
+            Ok(())
+        };
+        match { sent }() {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error.into()),
+            _ => Ok(moved),
+        }
+    }
+
+    pub(crate) fn is_initiator(&self) -> bool {
+        self.framing.as_ref().is_some_and(|framing| framing.role() == Role::Initiator)
     }
 }
 

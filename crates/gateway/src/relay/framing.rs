@@ -1,8 +1,8 @@
 //! One framed connection as a relay sees it: headers are read and written here, payloads are spliced past it (S22).
 //!
 //! Sending is one frame at a time: a header, then the payload that it announced. Acknowledgements and answers to PING wait
-//! for the end of the frame under way. Receiving stops at the last acknowledgement of the session: what comes after it
-//! belongs to the next.
+//! for the end of the frame under way. Receiving stops at the last acknowledgement of the session, or at RESET: what comes
+//! after it belongs to the next.
 
 use super::failure::Failure;
 use phoebus_net::Stream;
@@ -30,6 +30,9 @@ pub(crate) struct Framing {
     owed: usize,
     ack_due: bool,
     pong_due: Option<u64>,
+    /// The RESET with which this side gives the session up, and how much of it was sent.
+    parting: Vec<u8>,
+    parting_sent: usize,
 }
 
 /// What a framed connection brings next.
@@ -56,6 +59,8 @@ impl Framing {
             owed: 0,
             ack_due: false,
             pong_due: None,
+            parting: Vec::new(),
+            parting_sent: 0,
         }
     }
 
@@ -127,6 +132,12 @@ impl Framing {
             if self.owed > 0 {
                 return Ok(());
             }
+            if !self.parting.is_empty() {
+                while self.parting_sent < self.parting.len() {
+                    self.parting_sent += stream.try_write(&self.parting[self.parting_sent..], false)?;
+                }
+                return Ok(());
+            }
             if let Some(token) = self.pong_due.take() {
                 self.send(self.exchange.pong(token));
             } else if std::mem::take(&mut self.ack_due) {
@@ -140,15 +151,40 @@ impl Framing {
 
     /// Whether the session is over on this connection, all that was due was sent, and another session may follow.
     pub(crate) fn is_over(&self) -> bool {
-        self.exchange.reusable() && self.out_sent == HEADER_LEN && self.owed == 0
+        self.exchange.reusable()
+            && self.reset.is_none()
+            && self.out_sent == HEADER_LEN
+            && self.owed == 0
+            && self.parting_sent == self.parting.len()
     }
 
-    /// A RESET frame that says why, if a frame can be sent now: not in the middle of another.
-    pub(crate) fn reset_frame(&self, reason: &[u8]) -> Option<Vec<u8>> {
-        let len = u32::try_from(reason.len()).ok()?;
-        let mut frame = self.exchange.reset(len).to_vec();
-        frame.extend_from_slice(reason);
-        (self.out_sent == HEADER_LEN && self.owed == 0).then_some(frame)
+    pub(crate) fn role(&self) -> Role {
+        self.exchange.role()
+    }
+
+    /// Gives the session up for `reason`: a RESET frame is due behind the frame under way, and nothing after it.
+    pub(crate) fn begin_reset(&mut self, reason: &[u8]) {
+        let len = u32::try_from(reason.len()).unwrap_or(u32::MAX);
+        if let Ok(header) = self.exchange.reset(len) {
+            self.parting = [&header[..], reason].concat();
+        }
+    }
+
+    /// Reads on past what nobody wants any more, until nothing is there, a RESET has come, or a good deal was read. Returns
+    /// how many bytes that were.
+    pub(crate) fn discard(&mut self, stream: &Stream, scratch: &mut [u8]) -> Result<usize, Failure> {
+        /// Before other sessions of the thread get their turn.
+        const MOST: usize = 4 << 20;
+        let mut total = 0;
+        while total < MOST && !self.peer_has_reset() {
+            match self.read_past(stream, scratch) {
+                Ok(n) => total += n,
+                Err(Failure::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(Failure::Told { .. }) if self.peer_has_reset() => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(total)
     }
 
     /// Looks for the RESET of a peer that has gone: what it sent last may still wait to be read, behind data that nobody
@@ -157,22 +193,29 @@ impl Framing {
         /// What is read at most: the rest of the kernel's buffer is as good as lost.
         const SCRATCH: usize = 64 * 1024;
         let mut scratch = vec![0; SCRATCH];
-        for _ in 0..SCRATCH {
-            if self.payload > 0 {
-                let max = self.payload.min(SCRATCH);
-                match stream.try_read(&mut scratch[..max]) {
-                    Ok(n) if n > 0 => self.took(n),
-                    _ => return None,
-                }
-            } else {
-                match self.read(stream) {
-                    Ok(_) => {}
-                    Err(failure @ Failure::Told { .. }) => return Some(failure),
-                    Err(_) => return None,
-                }
+        (0..SCRATCH)
+            .find_map(|_| self.read_past(stream, &mut scratch).err())
+            .filter(|f| matches!(f, Failure::Told { .. }))
+    }
+
+    /// Reads once, and forgets it if it is payload.
+    fn read_past(&mut self, stream: &Stream, scratch: &mut [u8]) -> Result<usize, Failure> {
+        if self.payload == 0 {
+            return self.read(stream).map(|_| HEADER_LEN);
+        }
+        let max = self.payload.min(scratch.len());
+        match stream.try_read(&mut scratch[..max])? {
+            0 => Err(Failure::Io(io::ErrorKind::UnexpectedEof.into())),
+            n => {
+                self.took(n);
+                Ok(n)
             }
         }
-        None
+    }
+
+    /// Whether the peer has given the session up and all of what it said about it was read.
+    fn peer_has_reset(&self) -> bool {
+        self.exchange.reset_received() && self.reset.is_none()
     }
 
     fn send(&mut self, header: [u8; HEADER_LEN]) {
@@ -187,11 +230,15 @@ impl Framing {
             reason.resize(*len, 0);
             let read = stream.try_read(&mut reason[start..]);
             reason.truncate(start + *read.as_ref().unwrap_or(&0));
-            return match read? {
-                0 => Err(told(reason)),
-                _ if reason.len() == *len => Err(told(reason)),
-                _ => Ok(None),
-            };
+            let gone = read? == 0;
+            if !gone && reason.len() < *len {
+                return Ok(None);
+            }
+            let failure = told(reason);
+            if !gone {
+                self.reset = None;
+            }
+            return Err(failure);
         }
         let n = stream.try_read(&mut self.header[self.have..])?;
         if n == 0 {

@@ -12,24 +12,25 @@
 //!   memory is what the sockets and one carrier hold (P22).
 //! - Failures are watched on both connections at all times, also on one that is not being read, so that a reset passes at
 //!   once although the other side is full.
-//! - An end passes on only as an end: a raw end of stream, or SHUTDOWN on a framed connection. Everything else is a failure,
-//!   and drops both connections, which resets them.
+//! - An end passes on only as an end: a raw end of stream, or SHUTDOWN on a framed connection. Everything else is a failure:
+//!   raw connections are reset, framed ones told, and reset as well unless both sides agree that they are free.
 
 mod end;
 mod failure;
 mod framing;
+mod parting;
 
 pub(crate) use end::End;
 pub(crate) use failure::Failure;
 
 use crate::live::Live;
 use end::Taken;
-use phoebus_net::{Carrier, PipePool};
+use phoebus_net::{Carrier, PipePool, Stream};
 use phoebus_proto::session::message::{Message, Refused};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One of the two hops of a session at this gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -49,10 +50,15 @@ pub(crate) struct Broken {
     pub(crate) failure: Failure,
 }
 
+impl Broken {
+    /// The hop whose connection is of no more use. One that has told of a failure further on is as good as before.
+    fn dead(&self) -> Option<Side> {
+        self.side.filter(|_| !matches!(self.failure, Failure::Told { .. }))
+    }
+}
+
 /// Turns of one direction before the other sessions of the thread get theirs: with pipes of 256 KiB, some megabytes.
 const TURNS: usize = 16;
-/// How long a peer may take to confirm what it was sent before the session failed, until its connection is reset for good.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A session between two connections.
 pub(crate) struct Relay {
@@ -117,26 +123,29 @@ impl Relay {
         Ok(())
     }
 
-    /// Resets both hops, the one that has not failed behind the bytes that were passed on to it before: on a direct
-    /// connection too, a reset follows what was sent before it. A framed hop is told why. A receiver that has stopped is
-    /// not waited for, and what is still held here for it is lost with the session.
-    pub(crate) async fn reset(self, why: &Refused<'_>, failed: Option<Side>) {
+    /// Ends the session on both hops after it is `broken`, behind the bytes that were passed on before: on a direct connection
+    /// too, a reset follows what was sent before it. A receiver that has stopped is not waited for, and what is still held
+    /// here for it is lost with the session.
+    ///
+    /// Returns the framed connections, first and second, that are free for another session. All others are reset.
+    pub(crate) async fn part(self, why: &Refused<'_>, broken: &Broken) -> [Option<Arc<Stream>>; 2] {
         let mut reason = vec![0; 2048];
         let len = Message::Refused(*why).encode(&mut reason).unwrap_or(0);
         let reason = reason.get(phoebus_proto::session::PREFIX_LEN..len).unwrap_or_default();
         let Self { first, second, up, down, .. } = self;
-        drop((up, down));
-        let mut parting = Vec::new();
-        for (side, end) in [(Side::First, first), (Side::Second, second)] {
-            let told = |frame: Vec<u8>| end.stream.try_write(&frame, false).is_ok_and(|n| n == frame.len());
-            if failed != Some(side) && (!end.is_framed() || end.reset_frame(reason).is_some_and(told)) {
-                parting.push(end.stream);
+        let leave = async |side, end: End, carrier| {
+            if broken.dead() == Some(side) {
+                return None;
             }
-            // Every other stream is dropped, and so reset, here.
-        }
-        for stream in parting {
-            taken(&stream).await;
-        }
+            if end.is_framed() {
+                return parting::framed(end, carrier, reason).await;
+            }
+            parting::raw(end.stream).await;
+            None
+        };
+        let (first, second) =
+            tokio::join!(leave(Side::First, first, down.carrier), leave(Side::Second, second, up.carrier));
+        [first, second]
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, live: &Live) -> Poll<Result<(), Broken>> {
@@ -205,20 +214,6 @@ impl Direction {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
-    }
-}
-
-/// Waits, within [`LAST_WORDS`], until the peer has confirmed all that it was sent, or is seen to take no more.
-async fn taken(stream: &phoebus_net::Stream) {
-    // With bytes to send and none under way, it is the receiver's window that is closed. Pacing can look like that, but
-    // not for several looks on end.
-    const LOOKS: u32 = 4;
-    const PAUSE_MAX: Duration = Duration::from_millis(16);
-    let (begun, mut pause, mut stalled) = (Instant::now(), Duration::from_millis(1), 0);
-    while stalled < LOOKS && begun.elapsed() < LAST_WORDS && stream.unacknowledged().is_ok_and(|bytes| bytes > 0) {
-        stalled = if stream.stats().is_ok_and(|stats| stats.in_flight > 0) { 0 } else { stalled + 1 };
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 

@@ -52,8 +52,9 @@ fn start(first: End, second: End) -> JoinHandle<Went> {
             drop(streams);
             let reason = broken.failure.to_string();
             let refusal = Refusal::at("pg", broken.failure.code(), reason);
-            relay.reset(&refusal.message("pg"), broken.side).await;
-            return Went { ended, up, down, first: None, second: None };
+            let free = relay.part(&refusal.message("pg"), broken).await;
+            let [first, second] = free.map(|stream| stream.and_then(Arc::into_inner));
+            return Went { ended, up, down, first, second };
         }
         let framed = [relay.first.is_framed(), relay.second.is_framed()];
         drop(relay);
@@ -212,6 +213,92 @@ async fn a_reset_passes_in_both_directions() {
         assert_reset(survivor).await;
         let near = if from_client { first.await.unwrap() } else { second.await.unwrap() };
         assert_eq!(near.ended.unwrap_err().failure.code(), Code::Reset);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_framed_connection_outlives_the_resets_of_its_sessions() {
+    let (mut up, mut down) = hop().await;
+    for round in 0..24 {
+        let (client, destination, [first, second]) = chain_over(up, down).await;
+        let (goes, stays) = if round & 1 == 0 { (client, destination) } else { (destination, client) };
+        // Out of an idle session, or out of streams at full speed in either direction or in both.
+        let (sends, receives) = (round & 2 != 0, round & 4 != 0);
+        let stays = tokio::spawn(until_reset(stays, receives));
+        go_midway(goes, sends, receives).await;
+        assert_eq!(stays.await.unwrap(), io::ErrorKind::ConnectionReset);
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        assert!(first.ended.is_err() && second.ended.is_err());
+        up = first.second.expect("the dialling side has its connection back");
+        down = second.first.expect("the accepting side has its connection back");
+        assert!(up.is_quiet().unwrap() && down.is_quiet().unwrap(), "nothing of the session is left behind");
+    }
+    let (mut client, mut destination, tasks) = chain_over(up, down).await;
+    let bytes = pattern(1_000_001, 11);
+    exchange(&mut client, &mut destination, &bytes, &bytes).await;
+    for task in tasks {
+        whole(&task.await.unwrap(), &bytes, &bytes);
+    }
+}
+
+/// Reads, and writes if it `sends`, until the session fails. Says how: the kernel tells the first who asks.
+async fn until_reset(stream: TcpStream, sends: bool) -> io::ErrorKind {
+    let (mut read, mut write) = stream.into_split();
+    let writer = tokio::spawn(async move {
+        let bytes = pattern(65_536, 13);
+        while sends {
+            if let Err(error) = write.write_all(&bytes).await {
+                return Err(error.kind());
+            }
+        }
+        Ok(write)
+    });
+    let mut buffer = vec![0; 65_536];
+    let reader = loop {
+        match read.read(&mut buffer).await {
+            Ok(0) => break None,
+            Ok(_) => {}
+            Err(error) => break Some(error.kind()),
+        }
+    };
+    let writer = writer.await.unwrap().err();
+    reader.or(writer).expect("a cut session must not end cleanly")
+}
+
+/// Moves some megabytes, and resets with more under way.
+async fn go_midway(mut stream: TcpStream, sends: bool, receives: bool) {
+    let bytes = pattern(3_000_000, 17);
+    let (mut read, mut write) = stream.split();
+    let send = async {
+        if sends {
+            write.write_all(&bytes).await.unwrap();
+        }
+    };
+    let receive = async {
+        if receives {
+            read.read_exact(&mut vec![0; 3_000_000]).await.unwrap();
+        }
+    };
+    tokio::join!(send, receive);
+    reset(stream);
+}
+
+#[tokio::test]
+async fn a_reset_passes_a_framed_hop_whose_end_has_stopped_reading() {
+    for from_client in [true, false] {
+        let (up, down) = hop().await;
+        let (client, a) = small_program().await;
+        let (destination, b) = small_program().await;
+        let tasks = [start(raw(a), framed(up, Role::Initiator)), start(framed(down, Role::Acceptor), raw(b))];
+        let (mut goes, mut stays) = if from_client { (client, destination) } else { (destination, client) };
+        assert!(fill(&mut goes, &[1; 65_536]).await > 0);
+        reset(goes);
+        for task in tasks {
+            let went = tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
+            assert_eq!(went.ended.unwrap_err().failure.code(), Code::Reset);
+            assert!(went.first.is_none() && went.second.is_none(), "nobody knows what is still under way");
+        }
+        assert_reset(&mut stays).await;
     }
 }
 

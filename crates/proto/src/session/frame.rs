@@ -11,8 +11,8 @@
 //!
 //! `direction` is 0 from initiator to acceptor and 1 back, so that a frame which went the wrong way shows. An [`Exchange`]
 //! follows one session on one connection and says when the connection may carry another: when both sides have shut down
-//! and each has confirmed that the other's bytes and shutdown went on to the next hop. Without the confirmation the next
-//! OPEN could stand behind a session whose receiver has stopped reading.
+//! and each has confirmed that the other's bytes and shutdown went on to the next hop, or when both have sent RESET. Without
+//! the confirmation the next OPEN could stand behind a session whose receiver has stopped reading.
 
 use super::wire::MESSAGE_MAX;
 
@@ -45,7 +45,8 @@ pub enum Frame {
         /// The first position that was not yet passed on.
         offset: u64,
     },
-    /// The session has failed; a REFUSED message of `len` bytes (without prefix) says why. The last frame of a connection.
+    /// The session has failed; a REFUSED message of `len` bytes (without prefix) says why. The sender's last frame of the
+    /// session; the receiver answers with its own.
     Reset {
         /// Bytes that follow, at most [`MESSAGE_MAX`].
         len: u32,
@@ -90,6 +91,9 @@ pub enum FrameError {
     /// DATA or SHUTDOWN after SHUTDOWN.
     #[error("a frame after the end of the stream")]
     AfterShutdown,
+    /// Anything after RESET.
+    #[error("a frame after it had given the session up")]
+    AfterReset,
     /// An acknowledgement of what was never sent, or of less than before.
     #[error("an acknowledgement of offset {got}; expected {min} to {max}")]
     Ack {
@@ -123,9 +127,19 @@ struct Stream {
     position: u64,
     end: u64,
     acked: u64,
+    reset: bool,
 }
 
 impl Stream {
+    /// Whether it may go on.
+    fn open(self) -> Result<(), FrameError> {
+        match self {
+            Self { reset: true, .. } => Err(FrameError::AfterReset),
+            Self { end: 1, .. } => Err(FrameError::AfterShutdown),
+            _ => Ok(()),
+        }
+    }
+
     fn all_acked(self) -> bool {
         self.end == 1 && self.acked == self.position + 1
     }
@@ -137,14 +151,17 @@ impl Exchange {
         Self { role, out: Stream::default(), inc: Stream::default() }
     }
 
+    /// Which end this is.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
     /// The header of a DATA frame of `len` bytes, which are to follow.
     ///
     /// # Errors
-    /// [`FrameError::AfterShutdown`]; [`FrameError::Length`] for 0 or more than [`DATA_MAX`].
+    /// [`FrameError::AfterShutdown`], [`FrameError::AfterReset`]; [`FrameError::Length`] for 0 or more than [`DATA_MAX`].
     pub fn data(&mut self, len: u32) -> Result<[u8; HEADER_LEN], FrameError> {
-        if self.out.end == 1 {
-            return Err(FrameError::AfterShutdown);
-        }
+        self.out.open()?;
         if !(1..=DATA_MAX).contains(&len) {
             return Err(FrameError::Length { kind: DATA, len });
         }
@@ -156,11 +173,9 @@ impl Exchange {
     /// The SHUTDOWN frame: this side's stream has ended.
     ///
     /// # Errors
-    /// [`FrameError::AfterShutdown`] the second time.
+    /// [`FrameError::AfterShutdown`] the second time, [`FrameError::AfterReset`].
     pub fn shutdown(&mut self) -> Result<[u8; HEADER_LEN], FrameError> {
-        if self.out.end == 1 {
-            return Err(FrameError::AfterShutdown);
-        }
+        self.out.open()?;
         self.out.end = 1;
         Ok(self.header(SHUTDOWN, 0, self.out.position))
     }
@@ -172,9 +187,20 @@ impl Exchange {
         self.header(ACK, 0, self.inc.acked)
     }
 
-    /// The header of a RESET frame with a reason of `len` bytes.
-    pub fn reset(&self, len: u32) -> [u8; HEADER_LEN] {
-        self.header(RESET, len, 0)
+    /// The header of a RESET frame with a reason of `len` bytes: this side gives the session up, or confirms that the peer
+    /// did. Nothing of the session may follow it, acknowledgements and answers to PING included.
+    ///
+    /// # Errors
+    /// [`FrameError::AfterReset`] the second time; [`FrameError::Length`] for more than [`MESSAGE_MAX`].
+    pub fn reset(&mut self, len: u32) -> Result<[u8; HEADER_LEN], FrameError> {
+        if self.out.reset {
+            return Err(FrameError::AfterReset);
+        }
+        if len > MESSAGE_MAX as u32 {
+            return Err(FrameError::Length { kind: RESET, len });
+        }
+        self.out.reset = true;
+        Ok(self.header(RESET, len, 0))
     }
 
     /// A PING.
@@ -193,6 +219,9 @@ impl Exchange {
     /// How the peer broke the framed mode; the connection is of no use any more.
     pub fn receive(&mut self, header: &[u8; HEADER_LEN]) -> Result<Frame, FrameError> {
         let (kind, len, number) = self.fields(header)?;
+        if self.inc.reset {
+            return Err(FrameError::AfterReset);
+        }
         let allowed = match kind {
             DATA => 1..=DATA_MAX,
             RESET => 0..=MESSAGE_MAX as u32,
@@ -203,9 +232,7 @@ impl Exchange {
         }
         match kind {
             DATA | SHUTDOWN => {
-                if self.inc.end == 1 {
-                    return Err(FrameError::AfterShutdown);
-                }
+                self.inc.open()?;
                 if number != self.inc.position {
                     return Err(FrameError::Offset { got: number, expected: self.inc.position });
                 }
@@ -222,7 +249,10 @@ impl Exchange {
                 self.out.acked = number;
                 Ok(Frame::Ack { offset: number })
             }
-            RESET => Ok(Frame::Reset { len }),
+            RESET => {
+                self.inc.reset = true;
+                Ok(Frame::Reset { len })
+            }
             PING => Ok(Frame::Ping { token: number }),
             PONG => Ok(Frame::Pong { token: number }),
             unknown => Err(FrameError::Kind(unknown)),
@@ -244,9 +274,17 @@ impl Exchange {
         self.out.all_acked()
     }
 
-    /// Whether the session is over and the connection may carry another.
+    /// Whether the peer has given the session up.
+    pub fn reset_received(&self) -> bool {
+        self.inc.reset
+    }
+
+    /// Whether the session is over and the connection may carry another: it ended on both sides, or both gave it up.
     pub fn reusable(&self) -> bool {
-        self.out.all_acked() && self.inc.all_acked()
+        match (self.out.reset, self.inc.reset) {
+            (false, false) => self.out.all_acked() && self.inc.all_acked(),
+            (sent, received) => sent && received,
+        }
     }
 
     /// Bytes of the stream sent and received.
