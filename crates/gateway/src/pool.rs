@@ -11,7 +11,7 @@ use phoebus_net::{Error, Stream, code_of, dial, tcp};
 use phoebus_proto::endpoint::Host as HostName;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::initiator::State;
-use phoebus_proto::session::message::{Auth, Hello};
+use phoebus_proto::session::message::{Auth, Hello, Open};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,8 +22,10 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-/// Room for what is sent to a peer at once: HELLO, AUTH, and an OPEN with a path and names of ordinary length.
-const OUT_SIZE: usize = 4096;
+/// Room for what is sent to a peer at once: HELLO, AUTH, and an OPEN with a path, names of ordinary length, and padding.
+const OUT_SIZE: usize = 4096 + Open::PADDING_MAX as usize;
+/// The longest that a connection is idle before its next request is padded.
+const FRESH: Duration = Duration::from_secs(1);
 /// Pause between two looks at the idle connections.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest pause between attempts to reach a peer that does not answer.
@@ -150,7 +152,8 @@ impl Pool {
 
     async fn open_unhurried(&self, request: &Request) -> Result<Warm, Refusal> {
         if let Some(mut warm) = self.take() {
-            request.onward(&self.name, |open| warm.asking.open(open)).map_err(|e| self.cannot_ask(&e))?;
+            let padding = warm.padding();
+            request.onward(&self.name, padding, |open| warm.asking.open(open)).map_err(|e| self.cannot_ask(&e))?;
             let mut heard = false;
             match answer(&warm.stream, &mut warm.asking, &mut heard).await {
                 Ok(()) => {
@@ -165,7 +168,7 @@ impl Pool {
             }
         }
         let stream = self.dial().await?;
-        let asking = request.onward(&self.name, |open| {
+        let asking = request.onward(&self.name, 0, |open| {
             Asking::connect(vec![0; OUT_SIZE], Vec::new(), &Hello::of(&self.name), self.auth().as_ref(), open)
         });
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
@@ -341,7 +344,7 @@ impl Pool {
             && warm.asking.challenge().is_some_and(|c| c.mechanisms.iter().any(|name| name == Auth::ANONYMOUS))
         {
             request
-                .onward(&self.name, |open| warm.asking.authenticate(&auth, open))
+                .onward(&self.name, 0, |open| warm.asking.authenticate(&auth, open))
                 .map_err(|e| self.cannot_ask(&e))?;
             answer(&warm.stream, &mut warm.asking, &mut false).await.map_err(|error| self.failed(&error))?;
         }
@@ -420,6 +423,20 @@ impl Warm {
             Err(shared) => self.stream = shared,
         }
         Some(self)
+    }
+
+    /// How much longer than need be a request must be to fill a segment, on a connection that has been idle.
+    ///
+    /// After 10 s without a good sample of the round trip, bbr measures it anew, for which it sends next to nothing for
+    /// 200 ms and more: at full speed, that is a gap which the rest of a transfer does not make up. It takes a sample from
+    /// the first acknowledgement after idleness instead, unless that may have been delayed, as for less than a segment.
+    fn padding(&self) -> u16 {
+        if self.since.elapsed() < FRESH {
+            return 0;
+        }
+        // What does not fit the room for requests is of no use.
+        let segment = self.stream.stats().map_or(0, |stats| stats.segment_size);
+        u16::try_from(segment).ok().filter(|segment| *segment <= Open::PADDING_MAX).unwrap_or(0)
     }
 
     /// All but the stream, which someone else is to hold alone.

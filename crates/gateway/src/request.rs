@@ -45,8 +45,9 @@ impl Request {
         }
     }
 
-    /// Calls `then` with the OPEN for the next gateway: this one, called `name`, visited, and the first of the path taken off.
-    pub(crate) fn onward<R>(&self, name: &str, then: impl FnOnce(&Open<'_>) -> R) -> R {
+    /// Calls `then` with the OPEN for the next gateway: this one, called `name`, visited, the first of the path taken off, and
+    /// `padding` bytes longer than need be.
+    pub(crate) fn onward<R>(&self, name: &str, padding: u16, then: impl FnOnce(&Open<'_>) -> R) -> R {
         let path: Vec<EndpointRef<'_>> = self.path.iter().skip(1).map(Endpoint::as_ref).collect();
         let visited: Vec<&str> = self.visited.iter().map(String::as_str).chain([name]).collect();
         then(&Open {
@@ -57,6 +58,7 @@ impl Request {
             mode: Mode::Framed,
             requirements: self.requirements,
             resumable: self.resumable,
+            padding,
             ..Open::new(self.session, self.destination.as_ref())
         })
     }

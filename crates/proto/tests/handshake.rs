@@ -8,7 +8,7 @@ use phoebus_proto::session::initiator::{self, Initiator};
 use phoebus_proto::session::message::{
     Auth, Challenge, Hello, HopReport, Message, Open, Opened, Refused, Requirements,
 };
-use phoebus_proto::session::{Code, List, MESSAGE_MAX, Mode, PREFACE, ProtocolError, SessionId, VERSION};
+use phoebus_proto::session::{Code, List, MESSAGE_MAX, Mode, PREFACE, PREFIX_LEN, ProtocolError, SessionId, VERSION};
 use proptest::prelude::*;
 
 const SESSION: SessionId = SessionId([7; 16]);
@@ -373,5 +373,21 @@ fn later_fields_are_skipped_and_broken_ones_named() {
     ];
     for (body, expected) in cases {
         assert_eq!(Message::decode(body).unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
+fn padding_makes_a_request_longer_and_changes_nothing_else() {
+    let destination = "dst/5201".parse::<Endpoint>().unwrap();
+    let plain = open(destination.as_ref(), &[], Mode::Framed);
+    let length = |open: Open<'_>| {
+        let mut out = vec![0; 65_536];
+        let len = Message::Open(open).encode(&mut out).unwrap();
+        assert_eq!(Message::decode(&out[PREFIX_LEN..len]), Ok(Message::Open(open)));
+        len
+    };
+    for padding in [1, 1460, Open::PADDING_MAX] {
+        let more = length(Open { padding, ..plain }) - length(plain);
+        assert!((1..=4).contains(&(more - usize::from(padding))), "{padding} bytes came to {more}");
     }
 }

@@ -18,6 +18,8 @@ use std::net::IpAddr;
 
 /// Most mechanisms that a CHALLENGE offers.
 const MECHANISMS_MAX: usize = 16;
+/// What [`Open::padding`] consists of, and how much of it there can be.
+static PADDING: [u8; Open::PADDING_MAX as usize] = [0; Open::PADDING_MAX as usize];
 
 impl<'a> Message<'a> {
     /// Writes the message with its prefix to the start of `out` and returns its length there.
@@ -74,7 +76,8 @@ impl<'a> Message<'a> {
                 e.map(3)?.u8(0)?.u8(3)?.u8(1)?.str(m.mechanism)?.u8(2)?.bytes(m.data)?;
             }
             Self::Open(m) => {
-                e.map(10 + u64::from(m.origin.is_some()))?.u8(0)?.u8(4)?.u8(1)?.bytes(&m.session.0)?.u8(2)?;
+                let optional = u64::from(m.origin.is_some()) + u64::from(m.padding > 0);
+                e.map(10 + optional)?.u8(0)?.u8(4)?.u8(1)?.bytes(&m.session.0)?.u8(2)?;
                 m.destination.encode(e)?;
                 e.u8(3)?;
                 m.path.encode(e)?;
@@ -87,6 +90,9 @@ impl<'a> Message<'a> {
                 e.u8(6)?.str(m.identity)?.u8(7)?.u8(mode_number(m.mode))?.u8(8)?;
                 m.requirements.write(e)?;
                 e.u8(9)?.bool(m.resumable)?.u8(10)?.u64(m.required)?;
+                if m.padding > 0 {
+                    e.u8(11)?.bytes(&PADDING[..m.padding.min(Open::PADDING_MAX).into()])?;
+                }
             }
             Self::Opened(m) => {
                 e.map(4)?.u8(0)?.u8(5)?.u8(1)?.bytes(&m.session.0)?.u8(2)?.u8(mode_number(m.mode))?.u8(3)?;
@@ -255,7 +261,7 @@ impl<'a> Open<'a> {
         let (mut session, mut destination) = (None, None);
         let (mut path, mut visited) = (List::default(), List::default());
         let (mut origin, mut identity, mut mode) = (None, "", Mode::Raw);
-        let (mut requirements, mut resumable, mut required) = (Requirements::default(), false, 0);
+        let (mut requirements, mut resumable, mut required, mut padding) = (Requirements::default(), false, 0, 0);
         while let Some(key) = fields.next()? {
             match key {
                 1 => session = Some(fields.session()?),
@@ -268,12 +274,25 @@ impl<'a> Open<'a> {
                 8 => requirements = Requirements::read(&mut fields.d)?,
                 9 => resumable = fields.bool()?,
                 10 => required = fields.u64()?,
+                11 => padding = u16::try_from(fields.bytes()?.len()).map_err(|_| "the padding is too long")?,
                 _ => fields.skip()?,
             }
         }
         let session = session.ok_or("the session identifier is missing")?;
         let destination = destination.ok_or("the destination is missing")?;
-        Ok(Self { session, destination, path, visited, origin, identity, mode, requirements, resumable, required })
+        Ok(Self {
+            session,
+            destination,
+            path,
+            visited,
+            origin,
+            identity,
+            mode,
+            requirements,
+            resumable,
+            required,
+            padding,
+        })
     }
 }
 

@@ -115,9 +115,16 @@ pub struct Open<'a> {
     pub resumable: bool,
     /// Features without which the session is of no use, bits of [`feature`].
     pub required: u64,
+    /// Bytes without meaning by which the message is longer. A sender whose connection has been idle fills a segment with
+    /// them: the acknowledgement of a short one tells a congestion control nothing about the path. At most
+    /// [`Open::PADDING_MAX`].
+    pub padding: u16,
 }
 
 impl<'a> Open<'a> {
+    /// Most padding that is sent: a segment on the largest frames in use, with room to spare.
+    pub const PADDING_MAX: u16 = 12 * 1024;
+
     /// The plainest request there is: raw, with nothing required, no gateways visited, and the receiver's routes to choose
     /// what comes after it. Whoever wants more says so by struct update: `Open { path, ..Open::new(session, destination) }`.
     pub fn new(session: SessionId, destination: EndpointRef<'a>) -> Self {
@@ -132,6 +139,7 @@ impl<'a> Open<'a> {
             requirements: Requirements::default(),
             resumable: false,
             required: 0,
+            padding: 0,
         }
     }
 }
