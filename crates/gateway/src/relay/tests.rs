@@ -256,12 +256,14 @@ async fn until_reset(stream: TcpStream, sends: bool) -> io::ErrorKind {
     let (mut read, mut write) = stream.into_split();
     let writer = tokio::spawn(async move {
         let bytes = pattern(65_536, 13);
-        while sends {
+        if !sends {
+            return Ok(write);
+        }
+        loop {
             if let Err(error) = write.write_all(&bytes).await {
                 return Err(error.kind());
             }
         }
-        Ok(write)
     });
     let mut buffer = vec![0; 65_536];
     let reader = loop {
