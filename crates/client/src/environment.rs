@@ -1,7 +1,8 @@
 //! Settings from where they live: the process's environment, the user's file, the administrator's file (P30).
 
 use phoebus_proto::settings::{ADMINISTRATOR_FILE, File, Settings, user_file};
-use std::io::{ErrorKind, Read};
+use phoebus_proto::text::{self, TextError};
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// Largest settings file that is read: a thousand times what anyone writes by hand.
@@ -29,18 +30,19 @@ pub fn variable(name: &str) -> Option<String> {
 }
 
 fn read(path: &Path) -> Result<Option<String>, String> {
-    let fail = |why: &str| format!("{}: {why}", path.display());
-    let mut text = String::new();
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
-        Err(error) => return Err(fail(&format!("cannot be read: {}", phoebus_net::reason(&error)))),
+    let read = std::fs::File::open(path).map_err(TextError::Read).and_then(|file| text::read(file, FILE_MAX));
+    let why = match read {
+        Ok(text) => return Ok(Some(text)),
+        Err(TextError::Read(error)) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(TextError::Read(error)) => format!(": cannot be read: {}", phoebus_net::reason(&error)),
+        Err(TextError::TooLong(_)) => ": is larger than 1 MiB; expected a few lines of NAME=value".to_owned(),
+        Err(error @ TextError::NotUtf8 { line, .. }) => {
+            format!(", line {line}: {error}; expected a few lines of NAME=value")
+        }
     };
-    match file.take(FILE_MAX + 1).read_to_string(&mut text) {
-        Ok(len) if len as u64 <= FILE_MAX => Ok(Some(text)),
-        Ok(_) => Err(fail("is larger than 1 MiB; expected a few lines of NAME=value")),
-        Err(error) => Err(fail(&format!("cannot be read: {}", phoebus_net::reason(&error)))),
-    }
+    Err(format!("{}{why}", path.display()))
 }
 
 #[cfg(test)]
@@ -63,6 +65,6 @@ mod tests {
         std::fs::write(&file, vec![b'#'; FILE_MAX as usize + 1]).unwrap();
         assert!(load(lookup).unwrap_err().contains("larger than 1 MiB"));
         std::fs::write(&file, [0xff]).unwrap();
-        assert!(load(lookup).unwrap_err().contains("cannot be read"));
+        assert!(load(lookup).unwrap_err().contains(", line 1: is no text in UTF-8; expected a few lines"));
     }
 }

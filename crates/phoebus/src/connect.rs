@@ -40,6 +40,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let settings = options::settings(&args.route.variables())?;
     let destination: Endpoint = args.destination.parse().map_err(Exit::usage)?;
+    options::check_report(&settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let session = phoebus_client::connect(&Options::from(&settings), &destination).await;

@@ -56,14 +56,27 @@ pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
 
 /// `error` and its causes as one sentence. Library errors already end with their cause, which is not said twice.
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
-        let essence = cause.split(" (os error").next().unwrap_or_default().to_lowercase();
+    error.chain().map(|cause| without_numbers(&cause.to_string())).fold(String::new(), |said, cause| {
         match said.is_empty() {
             true => cause,
-            false if said.to_lowercase().contains(&essence) => said,
+            false if said.to_lowercase().contains(&cause.to_lowercase()) => said,
             false => format!("{said}: {cause}"),
         }
     })
+}
+
+/// `text` without the numbers of the system's errors, which say no more than the words before them.
+fn without_numbers(text: &str) -> String {
+    const OPEN: &str = " (os error ";
+    let mut parts = text.split(OPEN);
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '-').strip_prefix(')') {
+            Some(rest) => plain.push_str(rest),
+            None => plain.extend([OPEN, part]),
+        }
+    }
+    plain
 }
 
 #[cfg(test)]
@@ -72,10 +85,21 @@ mod tests {
     use anyhow::Context;
 
     #[test]
+    fn numbers_of_errors_are_left_out() {
+        for (text, expected) in [
+            ("a: b (os error 2)", "a: b"),
+            ("b (os error 2): c (os error 11)", "b: c"),
+            ("b (os error x) (os error", "b (os error x) (os error"),
+        ] {
+            assert_eq!(without_numbers(text), expected);
+        }
+    }
+
+    #[test]
     fn a_cause_is_said_once() {
         let cause = || std::io::Error::from_raw_os_error(98);
         let silent = Err::<(), _>(cause()).context("cannot listen on [::]:5006").unwrap_err();
-        assert_eq!(sentence(&silent), "cannot listen on [::]:5006: Address already in use (os error 98)");
+        assert_eq!(sentence(&silent), "cannot listen on [::]:5006: Address already in use");
         let explicit = Err::<(), _>(cause()).context("cannot listen on [::]:5006: address already in use").unwrap_err();
         assert_eq!(sentence(&explicit), "cannot listen on [::]:5006: address already in use");
     }

@@ -80,6 +80,18 @@ pub(crate) fn settings(variables: &[Variable]) -> anyhow::Result<Settings> {
     .map_err(Exit::usage)
 }
 
+/// Makes sure that reports can be written where they are wanted, before anything is begun.
+///
+/// # Errors
+/// One sentence, exit code 2.
+pub(crate) fn check_report(settings: &Settings) -> anyhow::Result<()> {
+    let Some(file) = &settings.report else { return Ok(()) };
+    std::fs::OpenOptions::new().create(true).append(true).open(file).map(drop).map_err(|error| {
+        let why = phoebus_client::reason(&error);
+        Exit::usage(format!("PHOEBUS_REPORT (--report): cannot write {}: {why}", file.display()))
+    })
+}
+
 /// The option that stands for a variable.
 fn option(key: Key) -> &'static str {
     match key {

@@ -66,6 +66,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         if settings.path.is_empty() {
             return Err(Exit::usage("no gateway is set; give --gateway HOST/PORT or set PHOEBUS_GW"));
         }
+        options::check_report(&settings)?;
         preload(&mut program, name, &file, &variables)?;
     }
     let error = program.exec();

@@ -92,6 +92,23 @@ fn wrong_settings_are_named_with_their_place() {
     complains(run.env("PHOEBUS_PATH", "pg1/0"), 2, "environment: PHOEBUS_PATH: \"pg1/0\" is not an endpoint");
     complains(&mut home.phoebus(&["connect", "dst"]), 2, "\"dst\" is not an endpoint with a port from 1 to 65535");
 
+    for command in [
+        &["run", "-g", "pg1", "--report", "/no/such/file", "true"][..],
+        &["connect", "--report", "/no/such/file", "a:1"],
+    ] {
+        complains(&mut home.phoebus(command), 2, "cannot write /no/such/file: no such file or directory");
+    }
+
+    let binary: [(&[u8], &str); 3] = [
+        (b"\x7fELF\x02\x01\x01", "client.conf, line 1: "),
+        (b"PHOEBUS_GW=pg1\n\xff\xfe", "client.conf, line 2: is no text in UTF-8; expected a few lines of NAME=value"),
+        (&[b'#'; 2 << 20], "client.conf: is larger than 1 MiB; expected a few lines of NAME=value"),
+    ];
+    for (contents, expected) in binary {
+        home.write(".config/phoebus/client.conf", contents);
+        complains(&mut home.phoebus(&["run", "true"]), 2, expected);
+        complains(&mut home.phoebus(&["connect", "dst:7"]), 2, expected);
+    }
     let file = home.write(".config/phoebus/client.conf", "PHOEBUS_GW=pg1\n# a comment\nPHOEBUS_ONY=*\n");
     let expected = format!("{file}, line 3: \"PHOEBUS_ONY\" is no setting; expected one of PHOEBUS_GW, PHOEBUS_PATH");
     complains(&mut home.phoebus(&["run", "true"]), 2, &expected);
@@ -120,7 +137,8 @@ fn a_library_that_cannot_be_preloaded_is_refused() {
     complains(&mut with(&blank), 125, "no file names with blanks or colons in LD_PRELOAD; move the library");
     // Without the variable it is looked for beside the program.
     fs::create_dir(home.path("bin")).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_phoebus"), home.path("bin/phoebus")).unwrap();
+    // By another process: a program that some other test's child still has open for writing cannot be executed.
+    run_tool(Command::new("cp").args([env!("CARGO_BIN_EXE_phoebus"), home.path("bin/phoebus").to_str().unwrap()]));
     let mut moved = Command::new(home.path("bin/phoebus"));
     moved.args(["run", "-g", "pg1", "true"]).env("HOME", home.0.path()).env_remove("PHOEBUS_PRELOAD_LIB");
     complains(&mut moved, 125, "libphoebus_preload.so is neither in ");

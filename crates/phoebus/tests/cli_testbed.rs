@@ -153,8 +153,25 @@ fn exit_codes_tell_what_failed() {
     let none = "phoebus: no testbed is running; start one with `phoebus testbed up`";
     assert_eq!(place.fail(2, &["exec", "src", "--", "true"]), none);
     assert_eq!(place.fail(2, &["cut", "--name", "x", "wan"]), "phoebus: no testbed is running, so none is called x");
-    let missing = "phoebus: /nonexistent.toml: cannot be read: No such file or directory (os error 2)";
+    let missing = "phoebus: /nonexistent.toml: cannot be read: No such file or directory";
     assert_eq!(place.fail(2, &run(&["--scenario", "/nonexistent.toml", "--", "true"])), missing);
+    let endless = place.fail(2, &run(&["--scenario", "/dev/zero", "--", "true"]));
+    assert_eq!(endless, "phoebus: /dev/zero: this is longer than 1048576 bytes; expected a scenario in TOML");
+    let binary = place.0.path().join("binary.toml");
+    std::fs::write(&binary, b"seed = 1\n\x7fELF\xff").unwrap();
+    let said = place.fail(2, &["run", "--scenario", binary.to_str().unwrap(), "--", "true"]);
+    assert_eq!(
+        said,
+        format!("phoebus: {}:2:5: this is no text in UTF-8; expected a scenario in TOML", binary.display())
+    );
+    std::fs::remove_file(binary).unwrap();
+    let unwritable = place.fail(125, &run(&["--counters", "/nonexistent/x", "--", "false"]));
+    assert_eq!(unwritable, "phoebus: cannot use /nonexistent/x: No such file or directory");
+    let refused = text(&place.output(&run(&["--cc", "nonsense", "--", "true"])).stderr);
+    assert!(
+        refused.starts_with("phoebus: host src: congestion control nonsense was refused: the kernel has "),
+        "{refused}"
+    );
     for refused in
         [&["--scenario", "x", "--wan-rtt", "1ms"][..], &["--mtu", "500"], &["--wan-cc", "bbr"], &["--seed", "x"]]
     {

@@ -57,6 +57,18 @@ fn says_what_is_wrong_before_anything_is_begun() {
         assert!(said.contains(expected), "{said}");
     };
     complains(demo().args(["--size", "5"]), "phoebus: --size: 5 is too little to measure; expected at least 1MiB");
+    complains(
+        demo().args(["--limit", "0"]),
+        "phoebus: --limit: 0s is too short to move anything; expected at least 1s",
+    );
+    complains(
+        demo().args(["--picture", "/no/such/x.svg"]),
+        "phoebus: --picture: cannot write /no/such/x.svg: no such file",
+    );
+    complains(
+        demo().args(["--size", "1MiB", "--directory", "/dev/null"]),
+        "phoebus: --directory: cannot create /dev/null/",
+    );
     complains(demo().args(["--time", "1ms"]), "phoebus: --time: 1ms is too short to measure; expected at least 1s");
     complains(demo().args(["--wan-rtt", "far"]), "\"far\" is not a duration such as 250us");
     complains(demo().args(["--directory", "/no/such"]), "phoebus: --directory: /no/such: ");

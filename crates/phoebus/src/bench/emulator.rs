@@ -8,6 +8,7 @@ use super::results::{Part, Results, Sample, Store};
 use super::stats::Summary;
 use super::table::Table;
 use super::{Common, conditions, iperf};
+use crate::exit::Exit;
 use phoebus_wan::measure::{self, Bound, Finding, Options};
 
 /// Options of the experiment.
@@ -19,6 +20,11 @@ pub(crate) struct EmulatorArgs {
 
 /// Measures, keeping every finding as soon as there is one.
 pub(super) fn run(args: &EmulatorArgs, store: &Store) -> anyhow::Result<(Results, Report)> {
+    let Common { only, resume, .. } = &args.common;
+    if *resume || !only.is_empty() {
+        let why = "bench emulator measures all there is each time; expected neither --only nor --resume";
+        return Err(Exit::usage(why));
+    }
     let full = Options { runs: args.common.runs(), ..Options::default() };
     let options = if args.common.quick { Options { seconds: 3, segments: 100_000, ..full } } else { full };
     eprintln!("Eight properties, {} runs each: about {} min.", options.runs, minutes(&options));

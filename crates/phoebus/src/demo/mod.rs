@@ -107,6 +107,17 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     if args.time.0 < Duration::from_secs(1) {
         return Err(Exit::usage(format!("--time: {} is too short to measure; expected at least 1s", args.time)));
     }
+    if args.limit.0 < Duration::from_secs(1) {
+        return Err(Exit::usage(format!(
+            "--limit: {} is too short to move anything; expected at least 1s",
+            args.limit
+        )));
+    }
+    let picture = std::fs::OpenOptions::new().append(true).create(true).open(&args.picture);
+    picture.map_err(|error| {
+        let why = phoebus_client::reason(&error);
+        Exit::usage(format!("--picture: cannot write {}: {why}", args.picture.display()))
+    })?;
     let path = Sc09 { wan_rtt: args.wan_rtt, lan_loss: Loss::Bernoulli(args.lan_loss), ..Sc09::default() };
     let (results, intact) = perform(&args, &path)?;
     let picture = picture::draw(&results);

@@ -281,7 +281,8 @@ impl Files {
             return Err(Exit::usage(format!("{why}; choose another --directory or a smaller --size")));
         }
         let own = directory.join(format!("phoebus-demo-{}", std::process::id()));
-        fs::create_dir(&own).with_context(|| format!("cannot create {}", own.display()))?;
+        let created = fs::create_dir(&own).with_context(|| format!("--directory: cannot create {}", own.display()));
+        created.map_err(|error| Exit::usage(crate::exit::sentence(&error)))?;
         let files = Self(own);
         // What arrives is nobody else's business.
         fs::set_permissions(&files.0, fs::Permissions::from_mode(0o700))?;

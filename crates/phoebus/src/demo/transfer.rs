@@ -101,7 +101,11 @@ impl Transfer<'_> {
         drop(child);
         let [output, errors] = readers.map(|reader| reader.join().unwrap_or_default());
         if success == Some(false) {
-            // iperf3 says in its output what is wrong.
+            // iperf3 says in its output, a report, what is wrong.
+            let report: serde_json::Value = serde_json::from_slice(&output).unwrap_or_default();
+            if let Some(error) = report["error"].as_str() {
+                bail!("{shown}: failed: {error}");
+            }
             let said = if errors.is_empty() { &output } else { &errors };
             let said = String::from_utf8_lossy(said);
             let said: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

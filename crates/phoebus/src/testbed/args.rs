@@ -213,6 +213,11 @@ impl Build {
         Ok(scenario)
     }
 
+    /// Whether somebody has chosen what the hosts' TCP starts with.
+    pub(crate) fn asks_for_congestion_control(&self) -> bool {
+        self.cc.is_some() || self.gateway_cc.is_some() || self.scenario.is_some()
+    }
+
     /// The gateways to start, if they were asked for.
     pub(crate) fn gateways(&self) -> Result<Option<GatewayOptions>, Error> {
         if !self.gateways {

@@ -59,9 +59,15 @@ fn start(build: &Build, stay: bool) -> Result<Supervisor, Error> {
 }
 
 fn run_command(build: &Build, counters: Option<&Path>, quiet: bool, words: &[OsString]) -> Result<ExitCode, Error> {
+    // Whoever wants counters wants to know now that there will be none.
+    if let Some(file) = counters {
+        print::create(file)?;
+    }
     let supervisor = start(build, false)?;
-    if !quiet {
-        print::conditions(supervisor.report(), build.json, &mut io::stderr());
+    match quiet {
+        false => print::conditions(supervisor.report(), build.json, &mut io::stderr()),
+        true if build.asks_for_congestion_control() => print::refused(supervisor.report()),
+        true => {}
     }
     let (mut command, program) = command(words);
     Remote::find(Some(&supervisor.report().name))?.identify(&mut command, None);
@@ -157,9 +163,14 @@ fn direction(text: &str) -> Result<(&str, Option<Direction>), String> {
 /// Reads `loss=1% delay=20ms`.
 fn update(settings: &[String]) -> Result<DirectionUpdate, String> {
     let mut update = DirectionUpdate::default();
+    let mut set = Vec::new();
     for setting in settings {
         let (key, value) =
             setting.split_once('=').ok_or_else(|| format!("\"{setting}\" is not of the form KEY=VALUE"))?;
+        if set.contains(&key) {
+            return Err(format!("{key} is set twice"));
+        }
+        set.push(key);
         let at = |error: &dyn std::fmt::Display| format!("{key}: {error}");
         match key {
             "delay" => update.delay = Some(value.parse().map_err(|e| at(&e))?),
@@ -191,7 +202,7 @@ fn not_started(program: &OsStr, error: &io::Error) -> ExitCode {
         ErrorKind::NotFound => (exit::NOT_FOUND, "was not found"),
         _ => (exit::NOT_EXECUTABLE, "cannot be executed"),
     };
-    eprintln!("phoebus: \"{}\" {problem}: {error}", program.display());
+    eprintln!("phoebus: \"{}\" {problem}: {}", program.display(), phoebus_client::reason(error));
     code.into()
 }
 
@@ -212,6 +223,7 @@ mod tests {
             ("fast", "\"fast\" is not of the form KEY=VALUE"),
             ("speed=1gbit", "\"speed\" is no setting of a link; expected delay, jitter, reorder, loss, rate or queue"),
             ("delay=soon", "delay: \"soon\" is not a duration such as 250us, 100ms, 30s, 2m or 1h"),
+            ("loss=1% loss=2%", "loss is set twice"),
             ("reorder=maybe", "reorder: \"maybe\" is neither true nor false"),
         ] {
             assert_eq!(read(text).unwrap_err(), expected);

@@ -15,11 +15,26 @@ pub(super) fn conditions(report: &Report, json: bool, to: &mut dyn Write) {
     let _ = writeln!(to, "{text}");
 }
 
+/// Says which hosts did not get the congestion control that was asked for, to those who do not read the conditions.
+pub(super) fn refused(report: &Report) {
+    for host in &report.hosts {
+        if let Some(why) = &host.conditions.congestion_control_refused {
+            eprintln!("phoebus: host {}: congestion control {why}", host.name);
+        }
+    }
+}
+
 /// Says which gateways did not last as long as the testbed.
 pub(super) fn ended_gateways(report: &Report) {
     for (gateway, ended) in report.gateways.iter().filter_map(|gateway| Some((gateway, gateway.ended.as_ref()?))) {
         eprintln!("phoebus: the gateway on {} ended before its testbed: {ended}", gateway.host);
     }
+}
+
+/// Makes sure that a report can be written to a file, and changes nothing in it.
+pub(super) fn create(file: &Path) -> Result<(), Error> {
+    let open = std::fs::OpenOptions::new().append(true).create(true).open(file);
+    open.map(drop).map_err(|source| Error::State { path: file.into(), source })
 }
 
 /// Writes a report to a file, as JSON.

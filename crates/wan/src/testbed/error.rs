@@ -83,7 +83,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file of the testbed's state could not be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot use {}: {source}", path.display())]
     State {
         /// The file or directory.
         path: PathBuf,

@@ -119,7 +119,6 @@ impl LinkTable {
 /// `FILE:LINE:COLUMN: `, as editors and compilers write it.
 fn place(text: &str, name: &str, span: Option<Range<usize>>) -> String {
     let Some(before) = span.and_then(|span| text.get(..span.start)) else { return format!("{name}: ") };
-    let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
+    let (line, column) = phoebus_proto::text::place(before);
     format!("{name}:{line}:{column}: ")
 }
