@@ -5,7 +5,7 @@
 
 use crate::config::Auth as WantedAuth;
 use crate::counters::count;
-use crate::handshake::{HandshakeError, greeting, next_request, send_outgoing};
+use crate::handshake::{HandshakeError, greeting, next_request, send_outgoing, send_what_fits};
 use crate::quota::{Full, Slot};
 use crate::refusal::Refusal;
 use crate::request::Request;
@@ -18,6 +18,7 @@ use phoebus_proto::session::acceptor::{self, Acceptor, State};
 use phoebus_proto::session::message::{Auth, Challenge, Opened};
 use phoebus_proto::session::{Code, List, Mode};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{timeout, timeout_at};
@@ -32,6 +33,8 @@ pub(crate) struct Terms {
 
 /// Refusals and challenges on one connection before it is closed: programs try again, they do not try for ever.
 const PATIENCE: u32 = 32;
+/// How long the answer to a greeting may wait for the answer to the request that came with it.
+const TOGETHER: Duration = Duration::from_millis(1);
 /// How long a peer that was refused may take to read why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -237,11 +240,18 @@ impl Connection {
     }
 
     /// Connects the next hop, unless who asked goes away or the gateway ends meanwhile.
-    async fn prepare(&self, setup: &Setup, request: Request) -> Option<Result<Box<Ready>, Refusal>> {
+    async fn prepare(&mut self, setup: &Setup, request: Request) -> Option<Result<Box<Ready>, Refusal>> {
+        let Self { shared, stream, acceptor, .. } = self;
+        let mut prepared = pin!(session::prepare(shared, setup, request, stream, self.terms.user_timeout));
+        // On a short path the answer to the greeting goes with the answer to the request.
+        if let Ok(result) = timeout(TOGETHER, &mut prepared).await {
+            return Some(result);
+        }
+        send_what_fits(stream, acceptor);
         tokio::select! {
-            result = session::prepare(&self.shared, setup, request, &self.stream, self.terms.user_timeout) => Some(result),
-            _ = self.stream.failed() => None,
-            () = self.shared.reached(Phase::Ending) => {
+            result = prepared => Some(result),
+            _ = stream.failed() => None,
+            () = shared.reached(Phase::Ending) => {
                 Some(Err(Refusal::new(Code::Draining, "the gateway has shut down")))
             }
         }

@@ -32,15 +32,29 @@ pub(crate) async fn greeting(stream: &Stream, acceptor: &mut Acceptor) -> Result
     Ok(())
 }
 
-/// Reads until the peer asks for something; answers its greeting on the way.
+/// Reads until the peer asks for something. Its greeting is answered when nothing more is there to be read; where the request
+/// came with it, the answer can wait until the request is on its way.
 pub(crate) async fn next_request(stream: &Stream, acceptor: &mut Acceptor) -> Result<(), HandshakeError> {
-    loop {
-        send_outgoing(stream, acceptor).await?;
-        if acceptor.state() == Accepting::Asked {
-            return Ok(());
-        }
-        let n = read(stream, acceptor.space()?).await?;
+    while acceptor.state() != Accepting::Asked {
+        let n = match stream.try_read(acceptor.space()?) {
+            Ok(0) => return Err(HandshakeError::Closed),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                send_outgoing(stream, acceptor).await?;
+                read(stream, acceptor.space()?).await?
+            }
+            read => read?,
+        };
         acceptor.received(n)?;
+    }
+    Ok(())
+}
+
+/// Sends of what the acceptor has to say what can be sent at once. A failure shows when the rest is sent.
+pub(crate) fn send_what_fits(stream: &Stream, acceptor: &mut Acceptor) {
+    while !acceptor.outgoing().is_empty()
+        && let Ok(n) = stream.try_write(acceptor.outgoing(), false)
+    {
+        acceptor.sent(n);
     }
 }
 
