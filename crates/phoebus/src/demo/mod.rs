@@ -113,11 +113,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             args.limit
         )));
     }
+    let existed = args.picture.exists();
     let picture = std::fs::OpenOptions::new().append(true).create(true).open(&args.picture);
     picture.map_err(|error| {
         let why = phoebus_client::reason(&error);
         Exit::usage(format!("--picture: cannot write {}: {why}", args.picture.display()))
     })?;
+    if !existed {
+        let _ = std::fs::remove_file(&args.picture);
+    }
     let path = Sc09 { wan_rtt: args.wan_rtt, lan_loss: Loss::Bernoulli(args.lan_loss), ..Sc09::default() };
     let (results, intact) = perform(&args, &path)?;
     let picture = picture::draw(&results);
