@@ -22,6 +22,13 @@ static void blocking(void) {
     OK(close(fd));
 }
 
+static int tcp_state(int fd) {
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    OK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
+    return info.tcpi_state;
+}
+
 static void pending(void) {
     int fd = tcp(SOCK_NONBLOCK);
     v4 a = far(HELD), got;
@@ -58,10 +65,7 @@ static void pending(void) {
         FAILS(readv(fd, &v, 1), EAGAIN);
         FAILS(splice(fd, NULL, pipes[1], NULL, 1, 0), EAGAIN);
         CHECK(polled(fd, POLLIN | POLLOUT | POLLRDHUP, 5) == 0);
-        struct tcp_info info;
-        len = sizeof info;
-        OK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
-        CHECK(info.tcpi_state == TCP_SYN_SENT);
+        CHECK(tcp_state(fd) == TCP_SYN_SENT);
         len = sizeof got;
     }
     release();
@@ -249,12 +253,21 @@ static void after(int milliseconds) {
     OK(setitimer(ITIMER_REAL, &t, NULL));
 }
 
+// Again and again: a signal that comes before the call it is to interrupt is followed by one that finds it.
+static void every(int milliseconds) {
+    struct timeval t = {0, milliseconds * 1000};
+    OK(setitimer(ITIMER_REAL, &(struct itimerval){t, t}, NULL));
+}
+
+static void no_more(void) { OK(setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL)); }
+
 static void interrupted(void) {
     handle(SIGALRM, catch, 0);
     int fd = tcp(0);
     v4 a = far(HELD);
-    after(100);
+    every(100);
     FAILS(connect(fd, ADDR(a)), EINTR);
+    no_more();
     CHECK(caught == SIGALRM);
     // The connect goes on.
     set_nonblocking(fd, 1);
@@ -278,8 +291,9 @@ static void interrupted(void) {
     FAILS(connect(fd, ADDR(a)), EINPROGRESS);
     struct pollfd p = {.fd = fd, .events = POLLOUT};
     handle(SIGALRM, catch, SA_RESTART);
-    after(100);
+    every(100);
     FAILS(poll(&p, 1, -1), EINTR);
+    no_more();
     // A signal that is blocked but for the call.
     sigset_t blocked, none;
     sigemptyset(&none);
@@ -373,10 +387,11 @@ static void *wait_poll(void *unused) {
     polled(cancelled_fd, POLLOUT, -1);
     return unused;
 }
-static volatile int cleaned;
+static volatile int guarded, cleaned;
 static void clean(void *unused) { (void)unused, cleaned++; }
 static void *with_cleanup(void *work) {
     pthread_cleanup_push(clean, NULL);
+    guarded++;
     ((void *(*)(void *))work)(NULL);
     pthread_cleanup_pop(0);
     return NULL;
@@ -394,6 +409,9 @@ static void cancelled(void) {
         }
         pthread_t thread;
         OK(pthread_create(&thread, NULL, with_cleanup, works[i]));
+        while (guarded == i) usleep(1000);
+        // The other two are cancelled as well if they do not wait yet, but a connect has to be under way to go on.
+        while (i == 0 && tcp_state(cancelled_fd) != TCP_SYN_SENT) usleep(1000);
         usleep(50000);
         OK(pthread_cancel(thread));
         void *result;
@@ -410,7 +428,8 @@ static void cancelled(void) {
 
 static void duplicated(void) {
     int fd = tcp(SOCK_NONBLOCK);
-    int early = dup(fd);
+    int early = dup(fd), other = open("/dev/null", O_RDONLY);
+    CHECK(early >= 0 && other >= 0);
     v4 a = far(HELD);
     FAILS(connect(fd, ADDR(a)), EINPROGRESS);
     int late = fcntl(fd, F_DUPFD_CLOEXEC, 100);
@@ -423,12 +442,12 @@ static void duplicated(void) {
     CHECK(polled(late, POLLOUT, -1) == POLLOUT);
     CHECK(so_error(early) == 0);
     peer_is(early, a);
-    CHECK(dup2(late, 5) == 5);
+    CHECK(dup2(late, other) == other);
     close(early);
     close(late);
-    peer_is(5, a);
-    echo(5);
-    close(5);
+    peer_is(other, a);
+    echo(other);
+    close(other);
     // A number that is used again is another socket.
     fd = tcp(SOCK_NONBLOCK);
     FAILS(connect(fd, ADDR(a)), EINPROGRESS);
