@@ -186,9 +186,9 @@ impl Experiment for Throughput {
             title: "Throughput over a WAN".into(),
             method: format!(
                 "One iperf3 stream of {} s from `src` to `dst`, memory to memory; the columns are round trips of the WAN, \
-                 to which the LANs add 8 ms each. Gateways run on from test to test; an iperf3 server that ends its data \
-                 connection with a reset leaves them no warm one, so tests start as cold as HAProxy's. Medians, with the \
-                 smallest and the largest of the runs.",
+                 to which the LANs add 8 ms each. Gateways run on from test to test, and so do their connections; iperf3 \
+                 asks for two sessions, and which of the two gets the connection that carried the last test's data is left \
+                 to the pool. Medians, with the smallest and the largest of the runs.",
                 self.seconds
             ),
             ..Report::default()
