@@ -8,6 +8,7 @@
 //! - [`session`]: the handshake and the framed mode of sessions.
 //! - [`settings`]: what a client is told by variables and files.
 //! - [`text`]: files that people write, within bounds.
+//! - [`udt`]: the UDT4 transport.
 //! - [`units`]: durations, sizes, rates and probabilities as people write them.
 
 pub mod bypass;
@@ -16,4 +17,5 @@ pub mod select;
 pub mod session;
 pub mod settings;
 pub mod text;
+pub mod udt;
 pub mod units;

@@ -1,0 +1,487 @@
+//! A connection: handshake, both halves, timers, end.
+
+mod incoming;
+mod opening;
+mod outgoing;
+mod stats;
+
+pub(super) use opening::Agreement;
+pub use outgoing::Transmit;
+pub use stats::Stats;
+
+use self::opening::Opening;
+use super::config::payload_len;
+use super::control::{self, Controller};
+use super::handshake::{Handshake, Request, VERSION};
+use super::packet::Body;
+use super::receive::Receiver;
+use super::rtt::Rtt;
+use super::send::{Pacer, Sender};
+use super::seq::Seq;
+use super::{Config, Kind, SYN};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One UDT connection.
+///
+/// After anything that may have changed it — a datagram, a time-out, a read or a write — call
+/// [`poll_transmit`](Self::poll_transmit) until it has nothing, then ask [`poll_timeout`](Self::poll_timeout) when to come back.
+#[derive(Debug)]
+pub struct Connection {
+    config: Arc<Config>,
+    remote: SocketAddr,
+    socket: u32,
+    seed: u64,
+    /// Zero of the time stamps.
+    began: Duration,
+    state: State,
+    rtt: Rtt,
+    last_heard: Duration,
+    last_sent: Duration,
+    rate_limit: Option<u64>,
+    packets_ignored: u64,
+}
+
+/// How a message is to be treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageOptions {
+    /// Deliver it after all that were sent before it.
+    pub in_order: bool,
+    /// Give it up after so long.
+    pub time_to_live: Option<Duration>,
+}
+
+/// Why a message is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// There will be room when the peer has acknowledged more.
+    #[error("the send buffer is full")]
+    Full,
+    /// It has no bytes.
+    #[error("a message needs at least one byte")]
+    Empty,
+    /// It is longer than the buffer.
+    #[error("a message of {len} bytes; the send buffer holds {max}")]
+    TooLong {
+        /// Its length.
+        len: usize,
+        /// The buffer's.
+        max: usize,
+    },
+    /// The connection carries a stream, is not open yet, or not any more.
+    #[error("no messages can be sent on this connection")]
+    NotOpen,
+}
+
+/// Why a message is not given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// There is none yet.
+    #[error("no message has arrived")]
+    Nothing,
+    /// It does not fit, and is still there.
+    #[error("the next message has {len} bytes, more than there is room for")]
+    NoRoom {
+        /// Its length.
+        len: usize,
+    },
+}
+
+/// Why a connection has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    /// This end closed it.
+    #[error("closed by this end")]
+    Local,
+    /// This end closed it, but the peer did not take everything in time.
+    #[error("the peer did not take all data within {0:?} of the close")]
+    Lingered(Duration),
+    /// A shutdown packet came. It is not authenticated, and says nothing about bytes that are missing.
+    #[error("closed by the peer")]
+    Peer,
+    /// The peer does not want the connection; its number for that.
+    #[error("refused by the peer with code {0}")]
+    Refused(i32),
+    /// The handshake took too long.
+    #[error("no connection within {0:?}")]
+    ConnectTimeout(Duration),
+    /// Nothing was heard for too long.
+    #[error("nothing heard of the peer for {0:?}")]
+    Silence(Duration),
+}
+
+/// Where a connection stands.
+#[derive(Debug)]
+enum State {
+    Opening(Opening),
+    Open(Box<Open>),
+    /// Over. What has arrived can still be read; whatever comes is answered by a shutdown, until a time.
+    Closed {
+        reason: CloseReason,
+        peer_socket: u32,
+        rest: Option<Box<Open>>,
+        shutdown_due: bool,
+        until: Duration,
+    },
+}
+
+/// An open connection.
+#[derive(Debug)]
+struct Open {
+    role: Role,
+    peer_socket: u32,
+    mss: u32,
+    window_max: u32,
+    first_out: Seq,
+    send: Sender,
+    receive: Receiver,
+    control: Box<dyn Controller>,
+    pacer: Pacer,
+    /// What the peer reports of rates, averaged.
+    receiving: f64,
+    capacity: f64,
+    ack2: Option<u32>,
+    ack2_last: (Duration, u32),
+    handshake_due: bool,
+    drop_due: Option<Body<'static>>,
+    /// The last packet sent was the first of a pair.
+    in_pair: bool,
+    /// Since when the connection is closing.
+    closing: Option<Duration>,
+    /// A time-out has been told to the control, and nothing was heard since.
+    timed_out: bool,
+    peer_error: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Client,
+    Listener,
+    Rendezvous,
+}
+
+impl Connection {
+    /// How long a closed connection answers what still comes.
+    const DRAIN: Duration = Duration::from_secs(3);
+
+    /// One that asks a listener, or meets a peer that asks as well.
+    pub(super) fn ask(
+        now: Duration,
+        config: Arc<Config>,
+        remote: SocketAddr,
+        rendezvous: bool,
+        socket: u32,
+        seed: u64,
+    ) -> Self {
+        let opening = Opening::new(now, &config, remote, rendezvous, socket, Seq::new(seed as u32));
+        Self::new(now, config, remote, socket, seed, State::Opening(opening))
+    }
+
+    /// One that a listener has accepted.
+    pub(super) fn accept(
+        now: Duration,
+        config: Arc<Config>,
+        remote: SocketAddr,
+        socket: u32,
+        seed: u64,
+        agreement: Agreement,
+    ) -> Self {
+        let opening = Opening::new(now, &config, remote, false, socket, agreement.first_in);
+        let mut connection = Self::new(now, config, remote, socket, seed, State::Opening(opening));
+        connection.open(now, Role::Listener, agreement);
+        connection
+    }
+
+    fn new(now: Duration, config: Arc<Config>, remote: SocketAddr, socket: u32, seed: u64, state: State) -> Self {
+        let rate_limit = config.rate_limit;
+        Self {
+            config,
+            remote,
+            socket,
+            seed,
+            began: now,
+            state,
+            rtt: Rtt::new(),
+            last_heard: now,
+            last_sent: now,
+            rate_limit,
+            packets_ignored: 0,
+        }
+    }
+
+    /// The peer's address, to which everything goes.
+    pub fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// This end's socket, by which the [`Endpoint`](super::Endpoint) knows it.
+    pub fn socket(&self) -> u32 {
+        self.socket
+    }
+
+    /// Whether the handshake is done, and nothing has ended the connection.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Open(_))
+    }
+
+    /// Why the connection has ended, if it has. What has arrived can still be read.
+    pub fn closed(&self) -> Option<CloseReason> {
+        if let State::Closed { reason, .. } = &self.state { Some(*reason) } else { None }
+    }
+
+    /// Whether nothing will come of it any more and it can be forgotten, once everything is read.
+    pub fn is_drained(&self, now: Duration) -> bool {
+        matches!(&self.state, State::Closed { until, shutdown_due: false, .. } if *until <= now)
+    }
+
+    /// Bytes of the stream that [`write`](Self::write) would take at present.
+    pub fn writable(&self) -> usize {
+        match &self.state {
+            State::Open(open) if open.closing.is_none() && self.config.kind == Kind::Stream => open.send.room(),
+            _ => 0,
+        }
+    }
+
+    /// Takes bytes of the stream and returns how many; none unless the connection is open.
+    pub fn write(&mut self, data: &[u8]) -> usize {
+        match &mut self.state {
+            State::Open(open) if open.closing.is_none() && self.config.kind == Kind::Stream => open.send.write(data),
+            _ => 0,
+        }
+    }
+
+    /// Whether all that was written has been acknowledged.
+    pub fn is_flushed(&self) -> bool {
+        match &self.state {
+            State::Open(open) => open.send.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Takes a message.
+    ///
+    /// # Errors
+    /// [`SendError`]; the message was not taken.
+    pub fn send_message(&mut self, now: Duration, data: &[u8], options: MessageOptions) -> Result<(), SendError> {
+        match &mut self.state {
+            State::Open(open) if open.closing.is_none() && self.config.kind == Kind::Message => {
+                open.send.send(now, data, options)
+            }
+            _ => Err(SendError::NotOpen),
+        }
+    }
+
+    /// The next bytes of the stream, in place; none if none have arrived. They stay until [`consume`](Self::consume).
+    pub fn chunk(&self) -> &[u8] {
+        self.rest().map_or(&[], |open| open.receive.chunk())
+    }
+
+    /// Gives up the first `len` bytes of [`chunk`](Self::chunk).
+    pub fn consume(&mut self, len: usize) {
+        if let Some(open) = self.rest_mut() {
+            open.receive.consume(len);
+        }
+    }
+
+    /// Reads bytes of the stream and returns how many.
+    pub fn read(&mut self, out: &mut [u8]) -> usize {
+        let mut at = 0;
+        while at < out.len() {
+            let chunk = self.chunk();
+            let n = chunk.len().min(out.len() - at);
+            if n == 0 {
+                break;
+            }
+            out[at..at + n].copy_from_slice(&chunk[..n]);
+            self.consume(n);
+            at += n;
+        }
+        at
+    }
+
+    /// The length of the next message, if one has arrived.
+    pub fn message_len(&self) -> Option<usize> {
+        self.rest()?.receive.message_len()
+    }
+
+    /// Reads the next message and returns its length.
+    ///
+    /// # Errors
+    /// [`ReadError`]; nothing was read.
+    pub fn read_message(&mut self, out: &mut [u8]) -> Result<usize, ReadError> {
+        let len = self.message_len().ok_or(ReadError::Nothing)?;
+        let out = out.get_mut(..len).ok_or(ReadError::NoRoom { len })?;
+        if let Some(open) = self.rest_mut() {
+            open.receive.read_message(out);
+        }
+        Ok(len)
+    }
+
+    /// Ends the connection when all that was written is acknowledged, or [`Config::linger`] has passed. Nothing can be
+    /// written after it.
+    pub fn close(&mut self, now: Duration) {
+        match &mut self.state {
+            State::Open(open) => {
+                open.closing.get_or_insert(now);
+                self.finish_closing(now);
+            }
+            State::Opening(_) => self.end(now, CloseReason::Local),
+            State::Closed { .. } => {}
+        }
+    }
+
+    /// Ends the connection at once.
+    pub fn abort(&mut self, now: Duration) {
+        if self.closed().is_none() {
+            self.end(now, CloseReason::Local);
+        }
+    }
+
+    /// Changes the limit of the rate from now on.
+    pub fn set_rate_limit(&mut self, bits_per_second: Option<u64>) {
+        self.rate_limit = bits_per_second;
+    }
+
+    /// Exchanges the rate control.
+    pub fn set_control(&mut self, now: Duration, factory: &dyn control::Factory) {
+        let (rtt, seed) = (self.rtt, self.seed);
+        if let State::Open(open) = &mut self.state {
+            open.control = factory.build(now, &open.path(&rtt, seed));
+        }
+    }
+
+    /// The error number that the peer's application has sent, once.
+    pub fn take_peer_error(&mut self) -> Option<u32> {
+        if let State::Open(open) = &mut self.state { open.peer_error.take() } else { None }
+    }
+
+    fn rest(&self) -> Option<&Open> {
+        match &self.state {
+            State::Open(open) => Some(open),
+            State::Closed { rest, .. } => rest.as_deref(),
+            State::Opening(_) => None,
+        }
+    }
+
+    fn rest_mut(&mut self) -> Option<&mut Open> {
+        match &mut self.state {
+            State::Open(open) => Some(open),
+            State::Closed { rest, .. } => rest.as_deref_mut(),
+            State::Opening(_) => None,
+        }
+    }
+
+    fn open(&mut self, now: Duration, role: Role, agreement: Agreement) {
+        let Agreement { peer_socket, mss, window, first_out, first_in, rtt } = agreement;
+        if let Some(rtt) = rtt {
+            self.rtt.measured(rtt);
+        }
+        let (kind, payload) = (self.config.kind, payload_len(mss));
+        let send = Sender::new(kind, first_out, payload, self.config.send_buffer, window);
+        // In a rendezvous a peer of libudt uses this end's MSS without a look at its own.
+        let slot_len = payload_len(self.config.mss);
+        let receive = Receiver::new(now, kind, first_in, self.config.receive_buffer, slot_len, payload);
+        let path = control::Path {
+            mss,
+            window_max: window.min(self.config.send_buffer),
+            rtt: self.rtt.get(),
+            rtt_measured: self.rtt.is_measured(),
+            receiving: 16.0,
+            capacity: 1.0,
+            next: first_out,
+            under_way: 0,
+            seed: self.seed,
+        };
+        self.last_heard = now;
+        self.state = State::Open(Box::new(Open {
+            role,
+            peer_socket,
+            mss,
+            window_max: path.window_max,
+            first_out,
+            send,
+            receive,
+            control: self.config.control.build(now, &path),
+            pacer: Pacer::new(self.config.quantum, self.config.catch_up),
+            receiving: path.receiving,
+            capacity: path.capacity,
+            ack2: None,
+            ack2_last: (now, 0),
+            handshake_due: role != Role::Client,
+            drop_due: None,
+            in_pair: false,
+            closing: None,
+            timed_out: false,
+            peer_error: None,
+        }));
+    }
+
+    /// Ends the connection, and tells the peer if this end wants it to.
+    fn end(&mut self, now: Duration, reason: CloseReason) {
+        let placeholder = State::Closed { reason, peer_socket: 0, rest: None, shutdown_due: false, until: now };
+        match std::mem::replace(&mut self.state, placeholder) {
+            State::Open(open) => {
+                let tell = matches!(reason, CloseReason::Local | CloseReason::Lingered(_) | CloseReason::Silence(_));
+                let until = if tell { now + Self::DRAIN } else { now };
+                let peer_socket = open.peer_socket;
+                self.state = State::Closed { reason, peer_socket, rest: Some(open), shutdown_due: tell, until };
+            }
+            State::Opening(_) => {}
+            closed @ State::Closed { .. } => self.state = closed,
+        }
+    }
+
+    fn finish_closing(&mut self, now: Duration) {
+        let State::Open(open) = &self.state else { return };
+        let Some(since) = open.closing else { return };
+        if open.send.is_empty() {
+            self.end(now, CloseReason::Local);
+        } else if now >= since + self.config.linger {
+            self.end(now, CloseReason::Lingered(self.config.linger));
+        }
+    }
+
+    /// This end's answer to a handshake of an open connection.
+    fn handshake_answer(&self, open: &Open) -> Handshake {
+        Handshake {
+            version: VERSION,
+            kind: self.config.kind.number(),
+            initial_seq: open.first_out,
+            mss: if open.role == Role::Rendezvous { self.config.mss } else { open.mss },
+            flow_window: self.config.receive_buffer,
+            request: if open.role == Role::Rendezvous { Request::Agreement } else { Request::Conclusion },
+            socket: self.socket,
+            cookie: 0,
+            peer_ip: Handshake::peer_ip(self.remote.ip()),
+        }
+    }
+}
+
+impl Open {
+    fn path(&self, rtt: &Rtt, seed: u64) -> control::Path {
+        control::Path {
+            mss: self.mss,
+            window_max: self.window_max,
+            rtt: rtt.get(),
+            rtt_measured: rtt.is_measured(),
+            receiving: self.receiving,
+            capacity: self.capacity,
+            next: self.send.next(),
+            under_way: self.send.under_way(),
+            seed,
+        }
+    }
+
+    /// Nanoseconds per full packet, and packets that may be under way.
+    fn pace(&self, limit: Option<u64>) -> control::Pace {
+        let pace = self.control.pace();
+        let least = limit.map_or(0.0, |limit| control::interval_of(limit, self.mss));
+        control::Pace { interval: pace.interval.max(least), ..pace }
+    }
+}
+
+/// After how long without a word from the peer, with packets under way, the control is told.
+fn silence(rtt: &Rtt) -> Duration {
+    (rtt.overdue() + SYN).max(Duration::from_millis(300))
+}

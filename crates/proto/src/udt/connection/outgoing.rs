@@ -1,0 +1,114 @@
+//! What goes out.
+
+use super::{Connection, Open, State};
+use crate::udt::PAIR_EVERY;
+use crate::udt::packet::{self, Body, HEADER_LEN, Packet};
+use crate::udt::send::Next;
+use std::time::Duration;
+
+/// Datagrams to send to the peer, one after the other in the caller's buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// Bytes of all of them.
+    pub len: usize,
+    /// Bytes of each but the last, which may be shorter: what UDP_SEGMENT wants.
+    pub segment: usize,
+}
+
+impl Connection {
+    /// Writes what may be sent now into `buf`, and returns what it is. A buffer that holds several packets gets as many
+    /// data packets as the pace allows; one that does not hold a packet of the MSS gets none. To be called until it
+    /// returns `None`.
+    pub fn poll_transmit(&mut self, now: Duration, buf: &mut [u8]) -> Option<Transmit> {
+        let transmit = self.next_transmit(now, buf)?;
+        self.last_sent = now;
+        Some(transmit)
+    }
+
+    fn next_transmit(&mut self, now: Duration, buf: &mut [u8]) -> Option<Transmit> {
+        let timestamp = now.saturating_sub(self.began).as_micros() as u32;
+        match &mut self.state {
+            State::Opening(opening) => {
+                let (destination, request) = opening.poll(now)?;
+                single(buf, timestamp, destination, Body::Handshake(request))
+            }
+            State::Closed { peer_socket, shutdown_due, .. } => {
+                let destination = *peer_socket;
+                std::mem::take(shutdown_due).then(|| single(buf, timestamp, destination, Body::Shutdown))?
+            }
+            State::Open(open) if open.handshake_due => {
+                open.handshake_due = false;
+                let destination = open.peer_socket;
+                let State::Open(open) = &self.state else { return None };
+                single(buf, timestamp, destination, Body::Handshake(self.handshake_answer(open)))
+            }
+            State::Open(open) => {
+                let destination = open.peer_socket;
+                if let Some(number) = open.ack2.take() {
+                    return single(buf, timestamp, destination, Body::Ack2 { number });
+                }
+                let list_max = buf.len().min(open.mss as usize - crate::udt::IP_UDP_LEN as usize);
+                let list = buf.get_mut(HEADER_LEN..list_max)?;
+                if let Some(len) = open.receive.loss_report(now, &self.rtt, list) {
+                    let len = packet::nak_header(buf, len, timestamp, destination)?;
+                    return Some(Transmit { len, segment: len });
+                }
+                if let Some(body) = open.receive.acknowledgement(now, &self.rtt) {
+                    return single(buf, timestamp, destination, body);
+                }
+                let limit = self.rate_limit;
+                if let Some(transmit) = open.data(now, limit, timestamp, buf) {
+                    return Some(transmit);
+                }
+                let idle = now >= self.last_sent + self.config.keep_alive;
+                idle.then(|| single(buf, timestamp, destination, Body::KeepAlive))?
+            }
+        }
+    }
+}
+
+impl Open {
+    /// A batch of data packets, of one length but for the last.
+    fn data(&mut self, now: Duration, limit: Option<u64>, timestamp: u32, buf: &mut [u8]) -> Option<Transmit> {
+        if let Some(body) = self.drop_due.take() {
+            return single(buf, timestamp, self.peer_socket, body);
+        }
+        let pace = self.pace(limit);
+        let (mut at, mut segment) = (0, 0);
+        while self.in_pair || self.pacer.is_ready(now) {
+            let (index, len) = match self.send.peek(now, pace.window) {
+                Some(Next::Packet { index, len }) => (index, len),
+                Some(Next::Drop { message, first, last }) => {
+                    self.drop_due = Some(Body::Drop { message, first, last });
+                    break;
+                }
+                None => break,
+            };
+            let size = HEADER_LEN + len;
+            if at > 0 && size > segment || buf.len() < at + size {
+                break;
+            }
+            segment = segment.max(size);
+            let (seq, place, payload) = self.send.take(now, index);
+            let body = Body::Data { seq, place, payload };
+            let packet = Packet { timestamp, destination: self.peer_socket, body };
+            at += packet.encode(&mut buf[at..])?;
+            let part = f64::from(size as u32 + crate::udt::IP_UDP_LEN) / f64::from(self.mss);
+            self.pacer.charge(now, pace.interval, part);
+            // The first of a pair is followed at once, and both are paid for.
+            self.in_pair = seq.get().is_multiple_of(PAIR_EVERY) && self.send.has_next(pace.window);
+            if size < segment {
+                break;
+            }
+        }
+        if at > 0 {
+            return Some(Transmit { len: at, segment });
+        }
+        single(buf, timestamp, self.peer_socket, self.drop_due.take()?)
+    }
+}
+
+fn single(buf: &mut [u8], timestamp: u32, destination: u32, body: Body<'_>) -> Option<Transmit> {
+    let len = Packet { timestamp, destination, body }.encode(buf)?;
+    Some(Transmit { len, segment: len })
+}

@@ -1,0 +1,35 @@
+//! A fixed rate, for circuits that are reserved (S17): whatever is lost is sent again, at the same rate.
+
+use super::{Ack, Controller, Factory, Loss, Pace, Path, interval_of};
+use std::time::Duration;
+
+/// Sends at a rate that was agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fixed {
+    /// Bits per second, counted from the IP header on.
+    pub bits_per_second: u64,
+}
+
+impl Factory for Fixed {
+    fn name(&self) -> &'static str {
+        "fixed"
+    }
+
+    fn build(&self, _now: Duration, path: &Path) -> Box<dyn Controller> {
+        let interval = interval_of(self.bits_per_second, path.mss);
+        Box::new(Control(Pace { interval, window: path.window_max }))
+    }
+}
+
+#[derive(Debug)]
+struct Control(Pace);
+
+impl Controller for Control {
+    fn on_ack(&mut self, _now: Duration, _path: &Path, _ack: &Ack) {}
+
+    fn on_loss(&mut self, _now: Duration, _path: &Path, _loss: &Loss) {}
+
+    fn pace(&self) -> Pace {
+        self.0
+    }
+}

@@ -1,0 +1,244 @@
+//! Control by a model of the path, for long paths that lose packets: the bottleneck's rate and the round-trip time without a
+//! queue are measured all the time, and the sender keeps about their product under way.
+//!
+//! The idea and its gains are BBR's (Cardwell et al., "BBR: congestion-based congestion control", 2016); the signals are
+//! UDT's, and the response to loss differs. Control that takes loss for congestion cannot fill such a path: at 100 ms and
+//! 0.1 % loss it is hit many times in every round trip. Here a loss counts only together with a queue: when the round trip
+//! is well above its minimum while more than [`LOSS_TOLERATED`] of a round was lost, the bottleneck's buffer overflows, and
+//! the amount under way is held below what it was then. Loss without a queue costs nothing but the packets.
+
+use super::{Ack, Controller, Factory, Loss, Pace, Path};
+use crate::udt::SYN;
+use std::time::Duration;
+
+/// Control by a model of the path.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Model;
+
+/// Loss in one round that means nothing even when there is a queue.
+const LOSS_TOLERATED: f64 = 0.02;
+
+impl Factory for Model {
+    fn name(&self) -> &'static str {
+        "model"
+    }
+
+    fn build(&self, now: Duration, path: &Path) -> Box<dyn Controller> {
+        let min_rtt = path.rtt.max(Duration::from_micros(100));
+        let mut control = Control {
+            phase: Phase::Startup,
+            rate: Filter::default(),
+            min_rtt,
+            min_rtt_at: now,
+            min_rtt_measured: path.rtt_measured,
+            min_rtt_next: Duration::MAX,
+            round: 0,
+            round_ends: 0,
+            plateau: (0.0, 0),
+            lost: 0,
+            acked: 0,
+            bound: f64::INFINITY,
+            random: path.seed,
+            window_max: path.window_max,
+            pace: Pace { interval: 0.0, window: 0 },
+        };
+        control.decide(path);
+        Box::new(control)
+    }
+}
+
+#[derive(Debug)]
+struct Control {
+    phase: Phase,
+    /// The highest delivery rate of the last rounds, packets per second.
+    rate: Filter,
+    min_rtt: Duration,
+    min_rtt_at: Duration,
+    min_rtt_measured: bool,
+    /// The least round trip while the minimum is measured anew.
+    min_rtt_next: Duration,
+    /// Rounds since the beginning, and how much is delivered when this one ends.
+    round: u64,
+    round_ends: u64,
+    /// While starting up: the rate that was not exceeded by a quarter, and for how many rounds.
+    plateau: (f64, u32),
+    /// Packets lost and acknowledged in this round.
+    lost: u64,
+    acked: u64,
+    /// Packets under way at which the bottleneck's buffer overflowed.
+    bound: f64,
+    random: u64,
+    window_max: u32,
+    pace: Pace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    /// The rate doubles every round, until it does not help any more.
+    Startup,
+    /// The queue that this made is let go.
+    Drain,
+    /// Cruising, with a probe for more and a pause after it in every eight round trips.
+    Cruise { step: usize, since: Duration },
+    /// So little is under way that the minimum round-trip time shows.
+    Probe { until: Duration },
+}
+
+/// The maximum of the last [`Filter::ROUNDS`] rounds: the best of each.
+#[derive(Debug, Default)]
+struct Filter {
+    best: [f64; Filter::ROUNDS],
+}
+
+impl Filter {
+    const ROUNDS: usize = 10;
+
+    fn sample(&mut self, round: u64, rate: f64) {
+        let best = &mut self.best[round as usize % Self::ROUNDS];
+        *best = best.max(rate);
+    }
+
+    /// Begins a round: the one that had its place is forgotten.
+    fn advance(&mut self, round: u64) {
+        self.best[round as usize % Self::ROUNDS] = 0.0;
+    }
+
+    fn get(&self) -> f64 {
+        self.best.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+impl Control {
+    /// 2 / ln 2: with it, what is delivered doubles every round.
+    const STARTUP: f64 = 2.885;
+    const CRUISE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+    /// Packets that may always be under way.
+    const WINDOW_MIN: f64 = 16.0;
+    /// After how long the minimum round-trip time is measured again, and how long that takes at least.
+    const MIN_RTT_AGE: Duration = Duration::from_secs(10);
+    const PROBE_TIME: Duration = Duration::from_millis(200);
+
+    /// Packets that the path holds without a queue.
+    fn path_packets(&self) -> f64 {
+        self.rate.get() * self.min_rtt.as_secs_f64()
+    }
+
+    fn take_rtt(&mut self, now: Duration, path: &Path, rtt: Option<Duration>) {
+        let Some(rtt) = rtt else { return };
+        self.min_rtt_next = self.min_rtt_next.min(rtt);
+        if !self.min_rtt_measured || rtt <= self.min_rtt {
+            (self.min_rtt, self.min_rtt_at, self.min_rtt_measured) = (rtt, now, true);
+        } else if now > self.min_rtt_at + Self::MIN_RTT_AGE && !matches!(self.phase, Phase::Probe { .. }) {
+            self.phase = Phase::Probe { until: now + Self::PROBE_TIME.max(path.rtt) };
+            self.min_rtt_next = rtt;
+        }
+    }
+
+    /// Whether packets wait somewhere on the path.
+    fn is_queued(&self, path: &Path) -> bool {
+        path.rtt > self.min_rtt + (self.min_rtt / 4).max(Duration::from_millis(2))
+    }
+
+    fn end_of_round(&mut self, path: &Path) {
+        let loss = self.lost as f64 / (self.lost + self.acked).max(1) as f64;
+        if loss > LOSS_TOLERATED && self.is_queued(path) {
+            let least = self.path_packets().max(Self::WINDOW_MIN);
+            self.bound = (f64::from(path.under_way) * 0.85).clamp(least, self.bound.max(least));
+            if self.phase == Phase::Startup {
+                self.phase = Phase::Drain;
+            }
+        } else {
+            self.bound *= 1.1;
+        }
+        (self.lost, self.acked) = (0, 0);
+        if self.phase == Phase::Startup {
+            let rate = self.rate.get();
+            if rate > self.plateau.0 * 1.25 {
+                self.plateau = (rate, 0);
+            } else {
+                self.plateau.1 += 1;
+                if self.plateau.1 >= 3 {
+                    self.phase = Phase::Drain;
+                }
+            }
+        }
+    }
+
+    fn next_phase(&mut self, now: Duration, path: &Path) {
+        match self.phase {
+            Phase::Startup => {}
+            Phase::Drain if f64::from(path.under_way) > self.path_packets().max(Self::WINDOW_MIN) => {}
+            Phase::Drain => self.cruise(now),
+            Phase::Cruise { step, since } => {
+                let drained = step == 1 && f64::from(path.under_way) <= self.path_packets();
+                if now > since + self.min_rtt || drained {
+                    self.phase = Phase::Cruise { step: (step + 1) % Self::CRUISE.len(), since: now };
+                }
+            }
+            Phase::Probe { until } if now < until => {}
+            Phase::Probe { .. } => {
+                (self.min_rtt, self.min_rtt_at) = (self.min_rtt_next, now);
+                self.cruise(now);
+            }
+        }
+    }
+
+    /// Begins at a step of its own, so that flows do not probe together, but never with the pause.
+    fn cruise(&mut self, now: Duration) {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let step = 2 + (self.random >> 33) as usize % (Self::CRUISE.len() - 2);
+        self.phase = Phase::Cruise { step, since: now };
+    }
+
+    fn decide(&mut self, path: &Path) {
+        let rate = self.rate.get();
+        if rate <= 0.0 {
+            // Nothing is known: the first window goes in one round trip.
+            let interval = self.min_rtt.as_secs_f64() * 1e9 / (Self::WINDOW_MIN * 2.0);
+            self.pace = Pace { interval, window: 2 * Self::WINDOW_MIN as u32 };
+            return;
+        }
+        let (gain, window_gain) = match self.phase {
+            Phase::Startup => (Self::STARTUP, Self::STARTUP),
+            Phase::Drain => (1.0 / Self::STARTUP, Self::STARTUP),
+            Phase::Cruise { step, .. } => (Self::CRUISE[step], 2.0),
+            Phase::Probe { .. } => (1.0, 0.5),
+        };
+        // What is received waits for an acknowledgement for up to a SYN, or 64 packets.
+        let held = (rate * SYN.as_secs_f64()).min(64.0);
+        let window = (self.path_packets() * window_gain + held).min(self.bound).max(Self::WINDOW_MIN);
+        let window = window.min(f64::from(path.window_max.min(self.window_max))) as u32;
+        self.pace = Pace { interval: 1e9 / (rate * gain), window };
+    }
+}
+
+impl Controller for Control {
+    fn on_ack(&mut self, now: Duration, path: &Path, ack: &Ack) {
+        self.take_rtt(now, path, ack.rtt);
+        self.acked += u64::from(ack.count);
+        if ack.sample.delivered_before >= self.round_ends {
+            self.round += 1;
+            self.round_ends = ack.delivered;
+            self.rate.advance(self.round);
+            self.end_of_round(path);
+        }
+        let seconds = ack.sample.interval.as_secs_f64();
+        // Samples over less than a round trip see bursts of acknowledgements, not the path.
+        if ack.sample.interval >= self.min_rtt.min(path.rtt) && seconds > 0.0 {
+            let rate = f64::from(ack.sample.delivered) / seconds;
+            if !ack.sample.app_limited || rate > self.rate.get() {
+                self.rate.sample(self.round, rate);
+            }
+        }
+        self.next_phase(now, path);
+        self.decide(path);
+    }
+
+    fn on_loss(&mut self, _now: Duration, _path: &Path, loss: &Loss) {
+        self.lost += u64::from(loss.count);
+    }
+
+    fn pace(&self) -> Pace {
+        self.pace
+    }
+}

@@ -1,0 +1,89 @@
+//! Which messages are complete (message mode).
+
+use super::ring::Ring;
+use crate::udt::packet::Place;
+use crate::udt::seq::Seq;
+use std::collections::{HashMap, VecDeque};
+
+/// Messages between their first packet and being read.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    /// By number. There are no more of them than packets in the buffer.
+    partial: HashMap<u32, Partial>,
+    /// Complete, but to be read after something that is missing; in their order.
+    waiting: VecDeque<(Seq, Seq)>,
+    /// To be read now.
+    ready: VecDeque<(Seq, Seq)>,
+}
+
+#[derive(Debug, Default)]
+struct Partial {
+    packets: u32,
+    first: Option<Seq>,
+    last: Option<Seq>,
+}
+
+impl Messages {
+    /// A packet was put into the buffer.
+    pub(super) fn arrived(&mut self, seq: Seq, place: Place, ring: &Ring) {
+        let number = place.message().get();
+        let partial = self.partial.entry(number).or_default();
+        partial.packets += 1;
+        if place.is_first() {
+            partial.first = Some(seq);
+        }
+        if place.is_last() {
+            partial.last = Some(seq);
+        }
+        if let (Some(first), Some(last)) = (partial.first, partial.last)
+            && last.since(first) == partial.packets as i32 - 1
+        {
+            self.partial.remove(&number);
+            // Only a peer that numbers its messages wrongly has a packet of another one in between.
+            let belongs = |seq| ring.present(seq).is_some_and(|cell| cell.place.message() == place.message());
+            if (0..=last.since(first) as u32).all(|n| belongs(first.plus(n))) {
+                self.complete(first, last, place.is_in_order(), ring);
+            }
+        }
+        self.advanced(ring);
+    }
+
+    /// [`Ring::next`] may have moved on.
+    pub(super) fn advanced(&mut self, ring: &Ring) {
+        while let Some(message) = self.waiting.pop_front_if(|(_, last)| last.is_before(ring.next())) {
+            self.ready.push_back(message);
+        }
+    }
+
+    /// The packets of the first message to read.
+    pub(super) fn first(&self) -> Option<(Seq, Seq)> {
+        self.ready.front().copied()
+    }
+
+    /// The first message was read.
+    pub(super) fn pop(&mut self) {
+        self.ready.pop_front();
+    }
+
+    /// A message will not be complete; `false` if it is, and keeps its packets.
+    pub(super) fn dropped(&mut self, number: u32, first: Seq, last: Seq) -> bool {
+        self.partial.remove(&number);
+        let overlaps = |(a, b): &(Seq, Seq)| !last.is_before(*a) && !b.is_before(first);
+        !self.waiting.iter().chain(&self.ready).any(overlaps)
+    }
+
+    fn complete(&mut self, first: Seq, last: Seq, in_order: bool, ring: &Ring) {
+        if !in_order || last.is_before(ring.next()) {
+            // Those that waited for this one's packets come after it.
+            let (before, after): (VecDeque<_>, _) =
+                std::mem::take(&mut self.waiting).into_iter().partition(|(_, other)| other.is_before(first));
+            self.waiting = before;
+            self.advanced(ring);
+            self.ready.push_back((first, last));
+            self.waiting.extend(after);
+        } else {
+            let place = self.waiting.iter().rposition(|(other, _)| other.is_before(first)).map_or(0, |index| index + 1);
+            self.waiting.insert(place, (first, last));
+        }
+    }
+}

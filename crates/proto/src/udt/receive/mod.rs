@@ -1,0 +1,226 @@
+//! The receiving half of a connection: buffer, loss reports, acknowledgements, measurements.
+
+mod acks;
+mod arrivals;
+mod holes;
+mod messages;
+mod ring;
+
+pub use arrivals::Arrival;
+
+use self::acks::{Acks, Form};
+use self::arrivals::Arrivals;
+use self::holes::Holes;
+use self::messages::Messages;
+use self::ring::{Inserted, Ring};
+use super::loss_list::LossWriter;
+use super::packet::{AckReport, Body, PathReport, Place, RateReport};
+use super::rtt::Rtt;
+use super::seq::{MessageNumber, Seq};
+use super::{Kind, SYN};
+use std::time::Duration;
+
+/// What has arrived and was not read yet.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    ring: Ring,
+    /// Bytes of the first packet that were read already.
+    read_of_first: usize,
+    messages: Option<Messages>,
+    holes: Holes,
+    acks: Acks,
+    arrivals: Arrivals,
+    /// Payload of a full packet.
+    full_len: usize,
+    /// The room that the peer was told of last.
+    told_room: u32,
+    pub(super) counters: ReceiveCounters,
+}
+
+/// What was received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ReceiveCounters {
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    pub(super) duplicates: u64,
+    pub(super) no_room: u64,
+    pub(super) lost: u64,
+    pub(super) naks: u64,
+    pub(super) acks: u64,
+}
+
+impl Receiver {
+    /// A buffer for `limit` packets with payloads of up to `slot_len` bytes, of which the peer uses `full_len`.
+    pub(super) fn new(now: Duration, kind: Kind, first: Seq, limit: u32, slot_len: usize, full_len: usize) -> Self {
+        Self {
+            ring: Ring::new(first, limit, slot_len),
+            read_of_first: 0,
+            messages: (kind == Kind::Message).then(Messages::default),
+            holes: Holes::default(),
+            acks: Acks::new(now, first),
+            arrivals: Arrivals::new(now),
+            full_len,
+            told_room: limit,
+            counters: ReceiveCounters::default(),
+        }
+    }
+
+    /// A data packet has arrived.
+    pub(super) fn data(&mut self, now: Duration, seq: Seq, place: Place, payload: &[u8], arrival: Arrival) {
+        self.counters.packets += 1;
+        self.arrivals.arrived(now, seq, arrival);
+        match self.ring.insert(seq, place, payload) {
+            Inserted::Duplicate => self.counters.duplicates += 1,
+            Inserted::NoRoom => self.counters.no_room += 1,
+            Inserted::New(gap) => {
+                self.counters.bytes += payload.len() as u64;
+                if let Some((first, last)) = gap {
+                    self.counters.lost += last.since(first) as u64 + 1;
+                    self.holes.found(first, last);
+                }
+                if let Some(messages) = &mut self.messages {
+                    messages.arrived(seq, place, &self.ring);
+                }
+            }
+        }
+        self.acks.arrived(now, payload.len() != self.full_len);
+    }
+
+    /// An ACK2 has arrived: a measurement of the round-trip time, unless it is an old one.
+    pub(super) fn ack2(&mut self, now: Duration, number: u32) -> Option<Duration> {
+        self.acks.confirmed(now, number)
+    }
+
+    /// The peer gives a message up. In a stream nothing may be left out: there the request is ignored.
+    pub(super) fn drop_message(&mut self, now: Duration, message: MessageNumber, first: Seq, last: Seq) {
+        let Some(messages) = &mut self.messages else { return };
+        let (from, to) = (first.since(self.ring.read()), last.since(self.ring.read()));
+        if from > to || to >= self.ring.limit() as i32 || last.is_before(self.ring.next()) {
+            return;
+        }
+        if !messages.dropped(message.get(), first, last) {
+            return;
+        }
+        for offset in from.max(0)..=to {
+            let seq = self.ring.read().plus(offset as u32);
+            let other = self.ring.present(seq).is_some_and(|cell| cell.place.message() != message);
+            if !other {
+                self.ring.finish(seq);
+            }
+        }
+        messages.advanced(&self.ring);
+        self.ring.release();
+        self.acks.arrived(now, true);
+    }
+
+    /// When something is to be sent; `Duration::ZERO` for at once.
+    pub(super) fn due(&self) -> Option<Duration> {
+        [self.acks.due(), self.holes.due()].into_iter().flatten().min()
+    }
+
+    /// Writes the loss report that is due into `out` and returns its length.
+    pub(super) fn loss_report(&mut self, now: Duration, rtt: &Rtt, out: &mut [u8]) -> Option<usize> {
+        if self.holes.due()? > now {
+            return None;
+        }
+        let mut writer = LossWriter::new(out);
+        // The repair may have to wait for its turn in a batch.
+        let reported = self.holes.report(now, rtt.overdue() + SYN, &self.ring, &mut writer);
+        self.counters.naks += u64::from(reported);
+        reported.then_some(writer.len())
+    }
+
+    /// The acknowledgement that is due.
+    pub(super) fn acknowledgement(&mut self, now: Duration, rtt: &Rtt) -> Option<Body<'static>> {
+        if self.acks.due()? > now {
+            return None;
+        }
+        let next = self.ring.next();
+        let form = self.acks.poll(now, next, rtt)?;
+        self.counters.acks += 1;
+        Some(match form {
+            Form::Light => Body::Ack { number: 0, report: AckReport { next, path: None, rates: None } },
+            Form::Full { number, rates } => {
+                // Less than 2 would leave a sender of libudt waiting for ever.
+                let room = self.ring.room().max(2);
+                self.told_room = room;
+                let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+                let path = PathReport { rtt: micros(rtt.get()), rtt_var: micros(rtt.variation()), room };
+                let rates =
+                    rates.then(|| RateReport { receiving: self.arrivals.rate(), capacity: self.arrivals.capacity() });
+                Body::Ack { number, report: AckReport { next, path: Some(path), rates } }
+            }
+        })
+    }
+
+    /// The next bytes of the stream; none if there are none. They stay until they are [consumed](Self::consume).
+    pub(super) fn chunk(&self) -> &[u8] {
+        if self.messages.is_some() || self.ring.read() == self.ring.next() {
+            return &[];
+        }
+        &self.ring.payload(self.ring.read())[self.read_of_first..]
+    }
+
+    /// Gives up the first `len` bytes of [`chunk`](Self::chunk), or all of it.
+    pub(super) fn consume(&mut self, len: usize) {
+        let left = self.chunk().len();
+        if left == 0 && self.ring.read() == self.ring.next() || self.messages.is_some() {
+            return;
+        }
+        if len < left {
+            self.read_of_first += len;
+            return;
+        }
+        self.ring.finish(self.ring.read());
+        self.ring.release();
+        self.read_of_first = 0;
+        self.skip_empty();
+        self.tell_of_room();
+    }
+
+    /// Whether a message can be read, and its length.
+    pub(super) fn message_len(&self) -> Option<usize> {
+        let (first, last) = self.messages.as_ref()?.first()?;
+        Some((0..=last.since(first) as u32).map(|n| self.ring.payload(first.plus(n)).len()).sum())
+    }
+
+    /// Reads a message into `out`, which has its length.
+    pub(super) fn read_message(&mut self, out: &mut [u8]) {
+        let Some(messages) = &mut self.messages else { return };
+        let Some((first, last)) = messages.first() else { return };
+        messages.pop();
+        let mut at = 0;
+        for n in 0..=last.since(first) as u32 {
+            let payload = self.ring.payload(first.plus(n));
+            out[at..at + payload.len()].copy_from_slice(payload);
+            at += payload.len();
+            self.ring.finish(first.plus(n));
+        }
+        self.ring.release();
+        self.tell_of_room();
+    }
+
+    /// What arrives at present, and could, in packets per second.
+    pub(super) fn rates(&self) -> (u32, u32) {
+        (self.arrivals.rate(), self.arrivals.capacity())
+    }
+
+    /// Packets without a byte are nothing to read.
+    fn skip_empty(&mut self) {
+        while self.ring.read() != self.ring.next() && self.chunk().is_empty() {
+            self.ring.finish(self.ring.read());
+            self.ring.release();
+        }
+    }
+
+    fn tell_of_room(&mut self) {
+        let (room, limit) = (self.ring.room(), self.ring.limit());
+        if self.told_room <= limit / 4 && room >= limit / 2 {
+            self.told_room = room;
+            self.acks.room_grew();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! The receive buffer: a ring of packets by sequence number.
+
+use crate::udt::packet::Place;
+use crate::udt::pool::Pool;
+use crate::udt::seq::Seq;
+
+/// Packets from [`read`](Ring::read) on, of which everything before [`next`](Ring::next) has arrived.
+#[derive(Debug)]
+pub(super) struct Ring {
+    cells: Vec<Cell>,
+    /// Where the cell of `read` is.
+    head: usize,
+    /// Most cells that there may be.
+    limit: u32,
+    read: Seq,
+    next: Seq,
+    end: Seq,
+    pool: Pool,
+}
+
+/// A place for a packet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cell {
+    slot: u32,
+    len: u16,
+    state: State,
+    pub(super) place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Missing,
+    Present,
+    /// Read already, or never to come.
+    Done,
+}
+
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Inserted {
+    /// It was there already.
+    Duplicate,
+    /// There is no room for it.
+    NoRoom,
+    /// It is new, and the packets of this range, if any, have been passed over.
+    New(Option<(Seq, Seq)>),
+}
+
+impl Ring {
+    /// Cells that there are to begin with.
+    const INITIAL: usize = 256;
+    const MISSING: Cell = Cell { slot: 0, len: 0, state: State::Missing, place: Place::NONE };
+
+    /// A buffer for up to `limit` packets of up to `slot_len` bytes, the first of them `first`.
+    pub(super) fn new(first: Seq, limit: u32, slot_len: usize) -> Self {
+        let cells = vec![Self::MISSING; Self::INITIAL.min(limit as usize)];
+        Self { cells, head: 0, limit, read: first, next: first, end: first, pool: Pool::new(slot_len) }
+    }
+
+    /// The first packet that was not read.
+    pub(super) fn read(&self) -> Seq {
+        self.read
+    }
+
+    /// The first packet that has not arrived.
+    pub(super) fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Packets that fit, from [`next`](Self::next) on.
+    pub(super) fn room(&self) -> u32 {
+        self.limit - self.next.since(self.read) as u32
+    }
+
+    /// Most packets that fit.
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Whether a packet between [`next`](Self::next) and [`end`](Self::end) is missing.
+    pub(super) fn is_missing(&self, seq: Seq) -> bool {
+        self.cell(seq).is_some_and(|cell| cell.state == State::Missing)
+    }
+
+    /// The cell of a packet that has arrived and was not read.
+    pub(super) fn present(&self, seq: Seq) -> Option<&Cell> {
+        self.cell(seq).filter(|cell| cell.state == State::Present)
+    }
+
+    /// The bytes of a packet that has arrived and was not read; none otherwise.
+    pub(super) fn payload(&self, seq: Seq) -> &[u8] {
+        self.present(seq).map_or(&[], |cell| &self.pool.get(cell.slot)[..usize::from(cell.len)])
+    }
+
+    /// Takes in a packet.
+    pub(super) fn insert(&mut self, seq: Seq, place: Place, payload: &[u8]) -> Inserted {
+        if seq.is_before(self.next) {
+            return Inserted::Duplicate;
+        }
+        let offset = seq.since(self.read) as u32;
+        if offset >= self.limit || payload.len() > self.pool.slot_len() {
+            return Inserted::NoRoom;
+        }
+        self.grow(offset as usize + 1);
+        let index = self.index(offset);
+        if self.cells[index].state != State::Missing {
+            return Inserted::Duplicate;
+        }
+        let slot = self.pool.take();
+        self.pool.get_mut(slot)[..payload.len()].copy_from_slice(payload);
+        self.cells[index] = Cell { slot, len: payload.len() as u16, state: State::Present, place };
+        let mut gap = None;
+        if !seq.is_before(self.end) {
+            gap = (seq != self.end).then(|| (self.end, seq.minus(1)));
+            self.end = seq.plus(1);
+        }
+        if seq == self.next {
+            self.advance();
+        }
+        Inserted::New(gap)
+    }
+
+    /// Frees a packet that was read, or gives up one that is missing. It must lie within the buffer.
+    pub(super) fn finish(&mut self, seq: Seq) {
+        let offset = seq.since(self.read);
+        debug_assert!((0..self.limit as i32).contains(&offset), "{seq:?} is not in the buffer");
+        self.grow(offset as usize + 1);
+        let index = self.index(offset as u32);
+        let cell = &mut self.cells[index];
+        if cell.state == State::Present {
+            self.pool.give_back(cell.slot);
+        }
+        cell.state = State::Done;
+        if !seq.is_before(self.end) {
+            self.end = seq.plus(1);
+        }
+        if seq == self.next {
+            self.advance();
+        }
+    }
+
+    /// Gives the room of finished packets at the front back.
+    pub(super) fn release(&mut self) {
+        while self.read != self.next && self.cells[self.head].state == State::Done {
+            self.cells[self.head] = Self::MISSING;
+            self.head = if self.head + 1 == self.cells.len() { 0 } else { self.head + 1 };
+            self.read = self.read.plus(1);
+        }
+    }
+
+    fn advance(&mut self) {
+        while self.next != self.end && !self.is_missing(self.next) {
+            self.next = self.next.plus(1);
+        }
+    }
+
+    fn cell(&self, seq: Seq) -> Option<&Cell> {
+        let offset = seq.since(self.read);
+        (0..self.cells.len() as i32).contains(&offset).then(|| &self.cells[self.index(offset as u32)])
+    }
+
+    fn index(&self, offset: u32) -> usize {
+        let index = self.head + offset as usize;
+        if index >= self.cells.len() { index - self.cells.len() } else { index }
+    }
+
+    /// Makes room for `cells` cells, at most the limit.
+    fn grow(&mut self, cells: usize) {
+        if cells > self.cells.len() {
+            self.cells.rotate_left(self.head);
+            self.head = 0;
+            self.cells.resize(cells.next_power_of_two().min(self.limit as usize), Self::MISSING);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const PLACE: Place = Place::NONE;
+
+    #[test]
+    fn gaps_show_when_they_are_passed_over() {
+        let first = Seq::MAX;
+        let mut ring = Ring::new(first, 8, 2);
+        assert_eq!(ring.insert(first, PLACE, b"a"), Inserted::New(None));
+        assert_eq!(ring.insert(first.plus(3), PLACE, b"d"), Inserted::New(Some((first.plus(1), first.plus(2)))));
+        assert_eq!((ring.next(), ring.room()), (first.plus(1), 7));
+        assert_eq!(ring.insert(first.plus(3), PLACE, b"d"), Inserted::Duplicate);
+        assert_eq!(ring.insert(first.plus(8), PLACE, b"i"), Inserted::NoRoom);
+        assert_eq!(ring.insert(first.plus(1), PLACE, b"too long"), Inserted::NoRoom);
+        assert_eq!(ring.insert(first.plus(2), PLACE, b"c"), Inserted::New(None));
+        assert_eq!(ring.insert(first.plus(1), PLACE, b"b"), Inserted::New(None));
+        assert_eq!(ring.next(), first.plus(4));
+        ring.finish(first);
+        ring.release();
+        assert_eq!((ring.room(), ring.payload(first.plus(1))), (5, &b"b"[..]));
+        assert_eq!(ring.insert(first.plus(8), PLACE, b"i"), Inserted::New(Some((first.plus(4), first.plus(7)))));
+    }
+
+    proptest! {
+        #[test]
+        fn every_order_of_arrival_gives_the_same_packets(
+            base in 0u32..1 << 31,
+            arrivals in prop::collection::vec((0u32..700, any::<bool>()), 1..2000),
+        ) {
+            let base = Seq::new(base);
+            let mut ring = Ring::new(base, 600, 4);
+            let mut here = BTreeSet::new();
+            let mut read = 0;
+            for (offset, reads) in arrivals {
+                let seq = base.plus(offset);
+                let inserted = ring.insert(seq, PLACE, &offset.to_be_bytes());
+                let fresh = offset >= read && offset < read + 600 && here.insert(offset);
+                prop_assert_eq!(matches!(inserted, Inserted::New(_)), fresh);
+                let next = (0..).find(|n| !here.contains(n)).unwrap_or_default();
+                prop_assert_eq!(ring.next(), base.plus(next));
+                while reads && read < next {
+                    prop_assert_eq!(ring.payload(base.plus(read)), &read.to_be_bytes());
+                    ring.finish(base.plus(read));
+                    ring.release();
+                    read += 1;
+                }
+                prop_assert_eq!(ring.room(), 600 - (next - read));
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The receiving half: streams, messages, drops, room.
+
+use super::*;
+
+const FIRST: Seq = Seq::MAX;
+const NOW: Duration = Duration::from_secs(1);
+
+fn receiver(kind: Kind, limit: u32) -> Receiver {
+    Receiver::new(NOW, kind, FIRST, limit, 8, 8)
+}
+
+fn place(number: u32, first: bool, last: bool, in_order: bool) -> Place {
+    Place::new(MessageNumber::new(number), first, last, in_order)
+}
+
+fn arrive(receiver: &mut Receiver, offset: u32, place: Place, payload: &[u8]) {
+    receiver.data(NOW, FIRST.plus(offset), place, payload, Arrival::Alone);
+}
+
+fn message(receiver: &mut Receiver) -> Option<Vec<u8>> {
+    let mut out = vec![0; receiver.message_len()?];
+    receiver.read_message(&mut out);
+    Some(out)
+}
+
+#[test]
+fn a_stream_is_read_in_pieces_across_packets() {
+    let mut receiver = receiver(Kind::Stream, 8);
+    arrive(&mut receiver, 2, Place::NONE, b"third");
+    assert_eq!(receiver.chunk(), b"");
+    arrive(&mut receiver, 0, Place::NONE, b"first");
+    receiver.consume(2);
+    assert_eq!(receiver.chunk(), b"rst");
+    receiver.consume(3);
+    assert_eq!(receiver.chunk(), b"");
+    receiver.consume(1);
+    arrive(&mut receiver, 1, Place::NONE, b"");
+    receiver.consume(0);
+    receiver.skip_empty();
+    assert_eq!(receiver.chunk(), b"third");
+}
+
+#[test]
+fn ordered_messages_wait_and_others_do_not() {
+    let mut receiver = receiver(Kind::Message, 16);
+    arrive(&mut receiver, 1, place(2, true, false, true), b"ordered ");
+    arrive(&mut receiver, 2, place(2, false, true, true), b"two");
+    arrive(&mut receiver, 3, place(3, true, true, false), b"free");
+    assert_eq!(message(&mut receiver).as_deref(), Some(&b"free"[..]));
+    assert_eq!(message(&mut receiver), None);
+    arrive(&mut receiver, 0, place(1, true, true, false), b"late");
+    assert_eq!(message(&mut receiver).as_deref(), Some(&b"late"[..]));
+    assert_eq!(message(&mut receiver).as_deref(), Some(&b"ordered two"[..]));
+    assert_eq!(message(&mut receiver), None);
+    assert_eq!(receiver.ring.room(), 16);
+}
+
+#[test]
+fn a_message_that_is_given_up_makes_way() {
+    let mut receiver = receiver(Kind::Message, 16);
+    arrive(&mut receiver, 1, place(1, false, false, true), b"part");
+    arrive(&mut receiver, 3, place(2, true, true, true), b"next");
+    assert_eq!(message(&mut receiver), None);
+    // Beyond the buffer, backwards, of a message that is complete: ignored.
+    receiver.drop_message(NOW, MessageNumber::new(1), FIRST, FIRST.plus(16));
+    receiver.drop_message(NOW, MessageNumber::new(1), FIRST.plus(2), FIRST);
+    receiver.drop_message(NOW, MessageNumber::new(2), FIRST.plus(3), FIRST.plus(3));
+    assert_eq!(receiver.ring.next(), FIRST);
+    receiver.drop_message(NOW, MessageNumber::new(1), FIRST, FIRST.plus(2));
+    assert_eq!(receiver.ring.next(), FIRST.plus(4));
+    assert_eq!(message(&mut receiver).as_deref(), Some(&b"next"[..]));
+    assert_eq!(receiver.ring.room(), 16);
+}
+
+#[test]
+fn a_drop_leaves_no_hole_in_a_stream() {
+    let mut receiver = receiver(Kind::Stream, 16);
+    arrive(&mut receiver, 1, Place::NONE, b"b");
+    receiver.drop_message(NOW, MessageNumber::FIRST, FIRST, FIRST);
+    assert_eq!(receiver.ring.next(), FIRST);
+}
+
+#[test]
+fn messages_numbered_wrongly_are_not_mixed_up() {
+    let mut receiver = receiver(Kind::Message, 16);
+    arrive(&mut receiver, 0, place(1, true, false, false), b"a");
+    arrive(&mut receiver, 1, place(2, true, false, false), b"b");
+    arrive(&mut receiver, 2, place(1, false, false, false), b"c");
+    arrive(&mut receiver, 5, place(1, false, false, false), b"x");
+    arrive(&mut receiver, 3, place(1, false, true, false), b"d");
+    assert_eq!(message(&mut receiver), None);
+}
+
+#[test]
+fn the_peer_hears_when_a_full_buffer_is_read() {
+    let mut receiver = receiver(Kind::Stream, 8);
+    let mut rtt = Rtt::new();
+    rtt.measured(Duration::from_millis(10));
+    let room = |body| match body {
+        Some(Body::Ack { report: AckReport { path: Some(path), .. }, .. }) => Some(path.room),
+        _ => None,
+    };
+    (0..8).for_each(|n| arrive(&mut receiver, n, Place::NONE, b"12345678"));
+    arrive(&mut receiver, 8, Place::NONE, b"too much");
+    assert_eq!(receiver.counters.no_room, 1);
+    assert_eq!(room(receiver.acknowledgement(NOW + SYN, &rtt)), Some(2));
+    (0..3).for_each(|_| receiver.consume(8));
+    assert_eq!(room(receiver.acknowledgement(NOW + SYN, &rtt)), None);
+    receiver.consume(8);
+    assert_eq!(receiver.due(), Some(Duration::ZERO));
+    assert_eq!(room(receiver.acknowledgement(NOW + SYN, &rtt)), Some(4));
+}

@@ -1,0 +1,17 @@
+//! UDT over emulated links in virtual time.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod figures;
+mod host;
+mod hostile;
+mod opening;
+mod transfer;
+
+use phoebus_wan::model::{DirectionConfig, LinkConfig};
+
+/// A link that is the same both ways.
+fn link(seed: u64, delay: &str, rate: &str, loss: &str) -> LinkConfig {
+    let (delay, rate, loss) = (delay.parse().unwrap(), rate.parse().unwrap(), loss.parse().unwrap());
+    LinkConfig::symmetric(seed, DirectionConfig { delay, rate, loss, ..Default::default() })
+}

@@ -1,0 +1,168 @@
+//! Handshakes: with a listener, in a rendezvous, refused, lost, forged.
+
+use super::host::{App, Net, net};
+use super::link;
+use phoebus_proto::udt::packet::{Body, CONTROL_LEN_MAX, Packet};
+use phoebus_proto::udt::{CloseReason, Config, Endpoint, Handshake, Kind, Request, Route, Seq};
+use phoebus_wan::sim::End;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn config() -> Arc<Config> {
+    Arc::new(Config::default())
+}
+
+fn connect(net: &mut Net, config: Arc<Config>, app: App) {
+    let (now, peer) = (net.sim.now(), net.sim.node(net.a).peer);
+    let host = net.sim.node_mut(net.a);
+    let connection = host.endpoint.connect(now, peer, config).unwrap();
+    host.add(connection, app);
+}
+
+fn is_open(net: &Net) -> bool {
+    let open = |id| net.sim.node(id).connections.values().any(|slot| slot.connection.is_open());
+    open(net.a) && open(net.b)
+}
+
+#[test]
+fn a_connection_takes_two_round_trips_and_agrees_on_the_smaller_mss() {
+    let mut net = net(1, &link(1, "50ms", "unlimited", "0%"));
+    net.sim.node_mut(net.b).endpoint.listen(Some(Arc::new(Config { mss: 1400, ..Config::default() }))).unwrap();
+    connect(&mut net, config(), App::default());
+    assert_eq!(net.sim.run(SECOND, |sim| sim.node(net.a).only().connection.is_open()), End::Met);
+    assert_eq!(net.sim.now(), 4 * Duration::from_millis(50));
+    for id in [net.a, net.b] {
+        assert_eq!(net.sim.node(id).only().connection.stats().mss, 1400);
+    }
+    assert_eq!(net.sim.node(net.a).only().connection.stats().rtt, Duration::from_millis(100));
+}
+
+#[test]
+fn handshakes_survive_loss_and_duplication() {
+    for seed in 0..20 {
+        let mut net = net(seed, &link(seed, "50ms", "unlimited", "30%"));
+        for id in [net.a, net.b] {
+            net.sim.node_mut(id).faults.duplicate = 0.5;
+        }
+        net.sim.node_mut(net.b).endpoint.listen(Some(config())).unwrap();
+        let patient = Arc::new(Config { connect_timeout: 20 * SECOND, ..Config::default() });
+        connect(&mut net, patient, App::writer(100));
+        let done = |net: &Net| net.sim.node(net.b).connections.values().any(|slot| slot.app.read == 100);
+        let mut ended = false;
+        for _ in 0..600 {
+            let until = net.sim.now() + SECOND / 10;
+            let _ = net.sim.run(until, |_| false);
+            ended = ended || done(&net);
+        }
+        assert!(ended, "seed {seed}");
+        assert_eq!(net.sim.node(net.b).connections.len(), 1, "a repeated request is for the same connection");
+    }
+}
+
+#[test]
+fn two_that_ask_meet() {
+    for (seed, loss) in [(1, "0%"), (2, "20%"), (3, "20%"), (4, "20%"), (5, "20%")] {
+        let mut net = net(seed, &link(seed, "30ms", "unlimited", loss));
+        for id in [net.a, net.b] {
+            let peer = net.sim.node(id).peer;
+            let host = net.sim.node_mut(id);
+            let connection = host.endpoint.meet(Duration::ZERO, peer, config()).unwrap();
+            host.add(connection, App { to_write: 5000, ..App::default() });
+        }
+        let read = |net: &Net, id| net.sim.node(id).only().app.read;
+        for _ in 0..100 {
+            let until = net.sim.now() + SECOND / 10;
+            let _ = net.sim.run(until, |_| false);
+        }
+        assert_eq!((read(&net, net.a), read(&net, net.b)), (5000, 5000), "seed {seed}");
+        assert!(is_open(&net));
+    }
+}
+
+#[test]
+fn nobody_answers_and_the_attempt_ends() {
+    let mut net = net(1, &link(1, "5ms", "unlimited", "0%"));
+    connect(&mut net, config(), App::default());
+    let _ = net.sim.run(10 * SECOND, |sim| sim.node(net.a).only().connection.closed().is_some());
+    assert_eq!(net.sim.node(net.a).only().connection.closed(), Some(CloseReason::ConnectTimeout(3 * SECOND)));
+    assert_eq!(net.sim.now(), 3 * SECOND);
+    assert_eq!(net.sim.counters(net.link).forward.packets_in, 12, "a request every 250 ms");
+}
+
+#[test]
+fn a_listener_for_messages_refuses_streams() {
+    let mut net = net(1, &link(1, "5ms", "unlimited", "0%"));
+    let messages = Config { kind: Kind::Message, ..Config::default() };
+    net.sim.node_mut(net.b).endpoint.listen(Some(Arc::new(messages))).unwrap();
+    connect(&mut net, config(), App::default());
+    let _ = net.sim.run(SECOND, |sim| sim.node(net.a).only().connection.closed().is_some());
+    assert_eq!(net.sim.node(net.a).only().connection.closed(), Some(CloseReason::Refused(1002)));
+    assert!(net.sim.node(net.b).connections.is_empty());
+}
+
+fn request(request: Request, socket: u32, cookie: u32) -> [u8; CONTROL_LEN_MAX] {
+    let handshake = Handshake {
+        version: 4,
+        kind: 1,
+        initial_seq: Seq::new(77),
+        mss: 1500,
+        flow_window: 8192,
+        request,
+        socket,
+        cookie,
+        peer_ip: [0; 16],
+    };
+    let mut out = [0; CONTROL_LEN_MAX];
+    let packet = Packet { timestamp: 0, destination: 0, body: Body::Handshake(handshake) };
+    assert_eq!(packet.encode(&mut out), Some(CONTROL_LEN_MAX));
+    out
+}
+
+#[test]
+fn a_flood_of_forged_requests_is_answered_by_less_and_leaves_nothing() {
+    let mut endpoint = Endpoint::new([5; 32]);
+    endpoint.listen(Some(config())).unwrap();
+    let (mut bytes_in, mut bytes_out) = (0, 0);
+    let mut answer = [0; CONTROL_LEN_MAX];
+    for n in 0..200_000u32 {
+        let from = SocketAddr::from(([10, (n >> 16) as u8, (n >> 8) as u8, n as u8], 1000));
+        let kind = if n % 2 == 0 { Request::Induction } else { Request::Conclusion };
+        let datagram = request(kind, n | 1, n);
+        bytes_in += datagram.len();
+        match endpoint.route(Duration::from_micros(n.into()), from, &datagram, &mut answer) {
+            Route::Answer(len) => {
+                assert!(len <= datagram.len(), "no answer is longer than its request");
+                bytes_out += len;
+            }
+            Route::Ignore => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(bytes_out * 20 < bytes_in, "{bytes_out} bytes out for {bytes_in} in");
+    assert!(endpoint.is_empty());
+}
+
+#[test]
+fn a_cookie_opens_one_connection_for_its_address_and_not_for_long() {
+    let mut endpoint = Endpoint::new([6; 32]);
+    endpoint.listen(Some(config())).unwrap();
+    let (from, other) = (SocketAddr::from(([10, 0, 0, 1], 1000)), SocketAddr::from(([10, 0, 0, 2], 1000)));
+    let mut answer = [0; CONTROL_LEN_MAX];
+    let induction = request(Request::Induction, 9, 0);
+    assert_eq!(endpoint.route(SECOND, from, &induction, &mut answer), Route::Answer(CONTROL_LEN_MAX));
+    let Ok(Packet { body: Body::Handshake(given), .. }) = Packet::decode(&answer) else { panic!("no handshake") };
+    let conclusion = request(Request::Conclusion, 9, given.cookie);
+    let mut scratch = [0; CONTROL_LEN_MAX];
+    assert_eq!(endpoint.route(SECOND, other, &conclusion, &mut scratch), Route::Ignore);
+    assert_eq!(endpoint.route(121 * SECOND, from, &conclusion, &mut scratch), Route::Ignore);
+    let Route::Incoming(incoming) = endpoint.route(SECOND, from, &conclusion, &mut scratch) else { panic!("ignored") };
+    let connection = endpoint.accept(SECOND, &incoming).unwrap();
+    let route = endpoint.route(SECOND, from, &conclusion, &mut scratch);
+    assert_eq!(route, Route::Connection(connection.socket()), "a replay finds the connection that is there");
+    assert_eq!(endpoint.len(), 1);
+    endpoint.remove(connection.socket());
+    assert!(endpoint.is_empty());
+}

@@ -1,0 +1,167 @@
+//! Transfers over links that lose, reorder, repeat and fail.
+
+use super::host::{App, Faults, Host, Net, net};
+use super::link;
+use phoebus_proto::udt::control::{Factory, Fixed, Model, Native};
+use phoebus_proto::udt::packet::{Body, Packet};
+use phoebus_proto::udt::{CloseReason, Config};
+use phoebus_wan::model::LinkConfig;
+use phoebus_wan::sim::End;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+pub(crate) fn config(control: impl Factory + 'static) -> Config {
+    Config { control: Arc::new(control), send_buffer: 25_600, ..Config::default() }
+}
+
+/// A connection from a to b, on which `app` runs at a.
+pub(crate) fn start(seed: u64, link: &LinkConfig, config: Config, app: App) -> Net {
+    let mut net = net(seed, link);
+    let config = Arc::new(config);
+    net.sim.node_mut(net.b).endpoint.listen(Some(config.clone())).unwrap();
+    let peer = net.sim.node(net.a).peer;
+    let host = net.sim.node_mut(net.a);
+    let connection = host.endpoint.connect(Duration::ZERO, peer, config).unwrap();
+    host.add(connection, app);
+    net
+}
+
+/// Moves `bytes` and returns when the last was read.
+fn transfer(net: &mut Net, bytes: u64, limit: Duration) -> Duration {
+    let (a, b) = (net.a, net.b);
+    let read = |host: &Host| host.connections.values().map(|slot| slot.app.read).sum::<u64>();
+    let end = net.sim.run(limit, |sim| read(sim.node(b)) == bytes && sim.node(a).only().connection.closed().is_some());
+    let stats = net.sim.node(a).only().connection.stats();
+    assert_eq!(end, End::Met, "{} of {bytes} bytes at {:?}; {stats:?}", read(net.sim.node(b)), net.sim.now());
+    assert_eq!(net.sim.node(a).only().connection.closed(), Some(CloseReason::Local));
+    net.sim.node(b).only().app.read_at
+}
+
+#[test]
+fn every_control_moves_every_byte_over_bad_links() {
+    for (n, loss) in ["0%", "1%", "10%", "to_bad=0.5%,to_good=20%"].into_iter().enumerate() {
+        for (name, config) in [
+            ("native", config(Native)),
+            ("fixed", config(Fixed { bits_per_second: 15_000_000 })),
+            ("model", config(Model)),
+        ] {
+            let mut link = link(n as u64, "20ms", "20mbit", loss);
+            link.forward.jitter = "5ms".parse().unwrap();
+            link.forward.reorder = true;
+            let bytes = 2_000_000;
+            let mut net = start(9, &link, config, App::writer(bytes));
+            for id in [net.a, net.b] {
+                net.sim.node_mut(id).faults = Faults { duplicate: 0.02, corrupt: 0.01, batched: false };
+            }
+            let took = transfer(&mut net, bytes, 300 * SECOND);
+            println!("{name} {loss}: {took:?}");
+        }
+    }
+}
+
+/// Seeds whose first connection begins less than 1500 packets before the end of the sequence numbers.
+const NEAR_THE_END: [u64; 2] = [1_290_578, 1_434_180];
+
+fn first_seq(seed: u64) -> u32 {
+    let mut host = Host::new(seed, "192.0.2.2:9000".parse().unwrap());
+    let mut connection = host.endpoint.connect(Duration::ZERO, host.peer, Default::default()).unwrap();
+    let mut buf = [0; 100];
+    connection.poll_transmit(Duration::ZERO, &mut buf).unwrap();
+    let Ok(Packet { body: Body::Handshake(request), .. }) = Packet::decode(&buf) else { panic!("no request") };
+    request.initial_seq.get()
+}
+
+#[test]
+#[ignore = "finds seeds for NEAR_THE_END"]
+fn seeds_near_the_end() {
+    println!("{:?}", (0..8_000_000).filter(|seed| first_seq(*seed) > (1 << 31) - 1500).collect::<Vec<_>>());
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    for seed in NEAR_THE_END {
+        assert!(first_seq(seed) > (1 << 31) - 1500);
+        let bytes = 6_000_000;
+        let mut net = start(seed, &link(seed, "20ms", "50mbit", "2%"), config(Model), App::writer(bytes));
+        net.sim.node_mut(net.b).on_accept = App { to_write: bytes, ..App::default() };
+        transfer(&mut net, bytes, 60 * SECOND);
+    }
+}
+
+#[test]
+fn a_cut_of_ten_seconds_is_survived_and_a_longer_one_is_not() {
+    for control in [config(Native), config(Model), config(Fixed { bits_per_second: 15_000_000 })] {
+        let bytes = 10_000_000;
+        let mut net = start(5, &link(5, "20ms", "20mbit", "0.1%"), control.clone(), App::writer(bytes));
+        let _ = net.sim.run(2 * SECOND, |_| false);
+        let now = net.sim.now();
+        net.sim.link_mut(net.link).cut(now);
+        let _ = net.sim.run(12 * SECOND, |_| false);
+        assert!(net.sim.node(net.a).only().connection.is_open());
+        net.sim.link_mut(net.link).heal();
+        let took = transfer(&mut net, bytes, 100 * SECOND);
+        println!("{}: {took:?}", control.control.name());
+
+        let mut net = start(5, &link(5, "20ms", "20mbit", "0%"), control, App::writer(bytes));
+        let _ = net.sim.run(2 * SECOND, |_| false);
+        net.sim.link_mut(net.link).cut(2 * SECOND);
+        let _ = net.sim.run(40 * SECOND, |_| false);
+        for id in [net.a, net.b] {
+            let closed = net.sim.node(id).only().connection.closed();
+            assert_eq!(closed, Some(CloseReason::Silence(30 * SECOND)));
+        }
+    }
+}
+
+#[test]
+fn an_idle_connection_lives_and_a_reader_that_pauses_stops_the_writer() {
+    let mut net =
+        start(6, &link(6, "20ms", "100mbit", "1%"), config(Model), App { to_write: 60_000_000, ..App::default() });
+    net.sim.node_mut(net.b).on_accept.pauses = true;
+    let _ = net.sim.run(20 * SECOND, |_| false);
+    let entered = net.sim.counters(net.link).forward.entered.bytes;
+    assert!((37_000_000..45_000_000).contains(&entered), "a full buffer is sent and little more: {entered}");
+    let _ = net.sim.run(100 * SECOND, |_| false);
+    assert!(net.sim.node(net.a).only().connection.is_open());
+    net.sim.node_mut(net.b).connections.values_mut().for_each(|slot| slot.app.pauses = false);
+    net.sim.node_mut(net.b).touch();
+    let (b, before) = (net.b, net.sim.now());
+    assert_eq!(net.sim.run(200 * SECOND, |sim| sim.node(b).only().app.read == 60_000_000), End::Met);
+    assert!(net.sim.now() - before < 10 * SECOND, "{:?}", net.sim.now() - before);
+    // Nothing to say for minutes, but for signs of life.
+    let quiet = net.sim.counters(net.link).forward.packets_in;
+    let _ = net.sim.run(net.sim.now() + 100 * SECOND, |_| false);
+    assert!(net.sim.node(net.a).only().connection.is_open() && net.sim.node(net.b).only().connection.is_open());
+    assert!((90..250).contains(&(net.sim.counters(net.link).forward.packets_in - quiet)));
+}
+
+#[test]
+fn a_fixed_rate_and_a_limit_hold_within_one_percent_and_change_at_once() {
+    let mut net = start(
+        8,
+        &link(8, "25ms", "200mbit", "0.1%"),
+        config(Fixed { bits_per_second: 80_000_000 }),
+        App { to_write: u64::MAX, ..App::default() },
+    );
+    let mut rate = |limit, from: u32, to: u32| {
+        if let Some(limit) = limit {
+            net.sim.node_mut(net.a).connections.values_mut().for_each(|slot| slot.connection.set_rate_limit(limit));
+            net.sim.node_mut(net.a).touch();
+        }
+        let _ = net.sim.run(SECOND * from / 10, |_| false);
+        let before = net.sim.counters(net.link).forward;
+        let _ = net.sim.run(SECOND * to / 10, |_| false);
+        let after = net.sim.counters(net.link).forward;
+        // Less the framing, and the few small packets.
+        let segments = after.entered.segments - before.entered.segments;
+        (after.entered.bytes - before.entered.bytes - 38 * segments) as f64 * 80.0 / f64::from(to - from) / 1e6
+    };
+    for (limit, from, to, expected) in
+        [(None, 10, 40, 80.0), (Some(Some(20_000_000)), 41, 60, 20.0), (Some(None), 61, 80, 80.0)]
+    {
+        let rate = rate(limit, from, to);
+        assert!((rate / expected - 1.0).abs() < 0.01, "{rate} instead of {expected}");
+    }
+}
