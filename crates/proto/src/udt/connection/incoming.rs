@@ -137,10 +137,10 @@ impl Connection {
             open.receiving = averaged(open.receiving, rates.receiving, 16.0);
             open.capacity = averaged(open.capacity, rates.capacity, 1.0);
         }
-        let Some(acked) = open.send.acknowledged(now, report.next, report.path.map(|path| path.room)) else { return };
-        let own = acked.sent_at.map(|sent_at| now.saturating_sub(sent_at));
+        let Some(heard) = open.send.acknowledged(now, report.next, report.path.map(|path| path.room)) else { return };
+        let own = heard.sent_at.map(|sent_at| now.saturating_sub(sent_at));
         let rtt = rtt.into_iter().chain(own).min();
-        let ack = Ack { count: acked.count, sample: acked.sample, delivered: open.send.delivered(), rtt };
+        let ack = Ack { count: heard.arrived, sample: heard.sample, delivered: open.send.delivered(), rtt };
         let path = open.path(&self.rtt, self.seed);
         open.control.on_ack(now, &path, &ack);
         self.finish_closing(now);
@@ -148,10 +148,15 @@ impl Connection {
 
     fn handle_nak(&mut self, now: Duration, list: LossList<'_>) {
         let State::Open(open) = &mut self.state else { return };
-        let count = open.send.reported_lost(now, &self.rtt, list.ranges());
-        if let Some((first, _)) = list.ranges().next().filter(|_| count > 0) {
-            let path = open.path(&self.rtt, self.seed);
-            open.control.on_loss(now, &path, &Loss { first, count });
+        let heard = open.send.reported_lost(now, &self.rtt, list.ranges());
+        let path = open.path(&self.rtt, self.seed);
+        if let Some((first, _)) = list.ranges().next().filter(|_| heard.lost > 0) {
+            open.control.on_loss(now, &path, &Loss { first, count: heard.lost });
+        }
+        if heard.arrived > 0 {
+            let delivered = open.send.delivered();
+            let ack = Ack { count: heard.arrived, sample: heard.sample, delivered, rtt: None };
+            open.control.on_ack(now, &path, &ack);
         }
     }
 }

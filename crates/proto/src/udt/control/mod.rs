@@ -31,7 +31,7 @@ pub trait Factory: Debug + Send + Sync {
 
 /// Decides how fast one connection sends.
 pub trait Controller: Debug + Send {
-    /// Packets were acknowledged.
+    /// Packets are known to have arrived, by an acknowledgement or behind the gap of a loss report.
     fn on_ack(&mut self, now: Duration, path: &Path, ack: &Ack);
 
     /// The peer reports packets missing that it has not reported before.
@@ -83,13 +83,13 @@ pub struct Path {
     pub seed: u64,
 }
 
-/// An acknowledgement of something new.
+/// Word of packets that have arrived.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ack {
-    /// Packets that it acknowledges.
+    /// How many.
     pub count: u32,
-    /// The delivery rate that it shows.
-    pub sample: DeliverySample,
+    /// The delivery rate that it shows; none if all it tells of are repairs.
+    pub sample: Option<DeliverySample>,
     /// Packets delivered since the connection began.
     pub delivered: u64,
     /// A round-trip time that was measured with it, by this end or the peer.

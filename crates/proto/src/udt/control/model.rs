@@ -37,6 +37,7 @@ impl Factory for Model {
             plateau: (0.0, 0),
             lost: 0,
             acked: 0,
+            loss: 0.0,
             bound: f64::INFINITY,
             random: path.seed,
             window_max: path.window_max,
@@ -65,6 +66,8 @@ struct Control {
     /// Packets lost and acknowledged in this round.
     lost: u64,
     acked: u64,
+    /// The average fraction that is lost.
+    loss: f64,
     /// Packets under way at which the bottleneck's buffer overflowed.
     bound: f64,
     random: u64,
@@ -112,6 +115,8 @@ impl Control {
     /// 2 / ln 2: with it, what is delivered doubles every round.
     const STARTUP: f64 = 2.885;
     const CRUISE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+    /// More loss than this is not taken for the path's.
+    const LOSS_MAX: f64 = 0.1;
     /// Packets that may always be under way.
     const WINDOW_MIN: f64 = 16.0;
     /// After how long the minimum round-trip time is measured again, and how long that takes at least.
@@ -141,6 +146,7 @@ impl Control {
 
     fn end_of_round(&mut self, path: &Path) {
         let loss = self.lost as f64 / (self.lost + self.acked).max(1) as f64;
+        self.loss += (loss - self.loss) / 8.0;
         if loss > LOSS_TOLERATED && self.is_queued(path) {
             let least = self.path_packets().max(Self::WINDOW_MIN);
             self.bound = (f64::from(path.under_way) * 0.85).clamp(least, self.bound.max(least));
@@ -216,17 +222,19 @@ impl Controller for Control {
     fn on_ack(&mut self, now: Duration, path: &Path, ack: &Ack) {
         self.take_rtt(now, path, ack.rtt);
         self.acked += u64::from(ack.count);
-        if ack.sample.delivered_before >= self.round_ends {
-            self.round += 1;
-            self.round_ends = ack.delivered;
-            self.rate.advance(self.round);
-            self.end_of_round(path);
-        }
-        let seconds = ack.sample.interval.as_secs_f64();
-        // Samples over less than a round trip see bursts of acknowledgements, not the path.
-        if ack.sample.interval >= self.min_rtt.min(path.rtt) && seconds > 0.0 {
-            let rate = f64::from(ack.sample.delivered) / seconds;
-            if !ack.sample.app_limited || rate > self.rate.get() {
+        if let Some(sample) = &ack.sample {
+            if sample.delivered_before >= self.round_ends {
+                self.round += 1;
+                self.round_ends = ack.delivered;
+                self.rate.advance(self.round);
+                self.end_of_round(path);
+            }
+            // Samples leave repairs out, which take their share of the path as well.
+            let rate = f64::from(sample.delivered) / sample.interval.as_secs_f64().max(1e-6);
+            let rate = rate / (1.0 - self.loss.min(Self::LOSS_MAX));
+            // Samples over less than a round trip see bursts of acknowledgements, not the path.
+            let is_long = sample.interval >= self.min_rtt.min(path.rtt);
+            if is_long && (!sample.app_limited || rate > self.rate.get()) {
                 self.rate.sample(self.round, rate);
             }
         }

@@ -197,7 +197,7 @@ mod tests {
     fn ack(count: u32) -> Ack {
         let interval = Duration::from_millis(100);
         let sample = DeliverySample { delivered: count, interval, delivered_before: 0, app_limited: false };
-        Ack { count, sample, delivered: 0, rtt: None }
+        Ack { count, sample: Some(sample), delivered: 0, rtt: None }
     }
 
     fn loss(first: u32) -> Loss {

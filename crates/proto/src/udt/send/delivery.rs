@@ -1,5 +1,7 @@
 //! How fast packets are delivered, as the sender sees it: the estimator of draft-cheng-iccrg-delivery-rate-estimation, which
-//! survives acknowledgements that stand still for a round trip and then jump, as UDT's do behind every loss.
+//! survives acknowledgements that stand still for a round trip and then jump, as UDT's do behind every loss. A packet counts
+//! as delivered when it is known to have arrived: loss reports tell of those behind a gap, long before an acknowledgement.
+//! Repairs do not count: when they arrived is not known.
 
 use std::time::Duration;
 

@@ -46,6 +46,8 @@ struct Outgoing {
     place: Place,
     is_lost: bool,
     is_dropped: bool,
+    /// Counted as delivered.
+    is_counted: bool,
     resent: bool,
     expires: Option<Duration>,
     snapshot: Snapshot,
@@ -77,11 +79,14 @@ pub(super) enum Next {
     Drop { message: MessageNumber, first: Seq, last: Seq },
 }
 
-/// What an acknowledgement changed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Acked {
-    pub(super) count: u32,
-    pub(super) sample: DeliverySample,
+/// What an acknowledgement or a loss report changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Heard {
+    /// Packets that are now known to have arrived.
+    pub(super) arrived: u32,
+    /// Packets that go again because of it.
+    pub(super) lost: u32,
+    pub(super) sample: Option<DeliverySample>,
     /// Since when the newest packet was under way, if it was sent once.
     pub(super) sent_at: Option<Duration>,
 }
@@ -241,7 +246,7 @@ impl Sender {
 
     /// Everything before `next` has arrived, and there is room for `room` packets from there on, if it was said. `None` if
     /// nothing new has arrived.
-    pub(super) fn acknowledged(&mut self, now: Duration, next: Seq, room: Option<u32>) -> Option<Acked> {
+    pub(super) fn acknowledged(&mut self, now: Duration, next: Seq, room: Option<u32>) -> Option<Heard> {
         let count = next.since(self.first);
         if count > self.sent as i32 {
             // Of packets that were never sent: forged, or from a peer that is broken.
@@ -255,29 +260,31 @@ impl Sender {
             // Beyond 2³⁰ numbers could not be compared.
             self.edge = next.plus(room.min(1 << 29));
         }
-        let mut newest: Option<Outgoing> = None;
+        let (mut heard, newest) = (self.saw(now, next), self.packets.get((count as usize).wrapping_sub(1))?);
+        heard.sent_at = (!newest.resent).then_some(newest.snapshot.sent_at);
+        let mut repaired = 0;
         for packet in self.packets.drain(..count as usize) {
             self.lost_count -= u32::from(packet.is_lost);
+            repaired += u32::from(!packet.is_counted);
             self.counters.acked_bytes += u64::from(packet.len);
             self.pool.give_back(packet.slot);
-            if newest.as_ref().is_none_or(|newest| packet.snapshot.is_newer(&newest.snapshot)) {
-                newest = Some(packet);
-            }
         }
-        let newest = newest?;
+        heard.arrived += repaired;
         self.first = next;
         self.sent -= count as u32;
-        self.saw(next);
         self.timeouts = 0;
-        let sample = self.delivery.acknowledged(now, count as u32, &newest.snapshot);
-        let sent_at = (!newest.resent).then_some(newest.snapshot.sent_at);
-        Some(Acked { count: count as u32, sample, sent_at })
+        Some(heard)
     }
 
-    /// The peer misses packets. Returns how many go again because of that: not those that were sent less than a round trip
+    /// The peer misses packets. They go again, but not those that were sent less than a round trip
     /// ago, which the peer cannot have missed yet.
-    pub(super) fn reported_lost(&mut self, now: Duration, rtt: &Rtt, ranges: impl Iterator<Item = (Seq, Seq)>) -> u32 {
-        let (mut marked, mut looked_at) = (0, 0);
+    pub(super) fn reported_lost(
+        &mut self,
+        now: Duration,
+        rtt: &Rtt,
+        ranges: impl Iterator<Item = (Seq, Seq)>,
+    ) -> Heard {
+        let (mut heard, mut looked_at) = (Heard::default(), 0);
         let patience = rtt.get().saturating_sub(rtt.variation());
         for (first, last) in ranges {
             let (from, to) = (first.since(self.first), last.since(self.first));
@@ -291,16 +298,18 @@ impl Sender {
             }
             let range = from.max(0)..to + 1;
             looked_at += range.len() as u32;
-            // It was the packet after them that showed that they are missing.
-            self.saw(self.first.plus((to as u32 + 2).min(self.sent)));
             let fits = |packet: &Outgoing| !packet.resent || packet.snapshot.sent_at + patience <= now;
-            marked += self.mark(range.start as u32, range.end as u32, fits);
+            heard.lost += self.mark(range.start as u32, range.end as u32, fits);
+            // It was the packet after them that showed that they are missing.
+            let shown = self.saw(now, self.first.plus((to as u32 + 2).min(self.sent)));
+            heard.arrived += shown.arrived;
+            heard.sample = shown.sample.or(heard.sample);
         }
-        if marked > 0 {
+        if heard.lost > 0 {
             self.timeouts = 0;
         }
-        self.counters.lost += u64::from(marked);
-        marked
+        self.counters.lost += u64::from(heard.lost);
+        heard
     }
 
     /// When the oldest packet is overdue, if it is not to go again anyway.
@@ -327,10 +336,27 @@ impl Sender {
         self.packets.front().filter(|_| self.sent > 0).map(|head| head.snapshot.sent_at)
     }
 
-    fn saw(&mut self, seq: Seq) {
-        if self.seen.is_before(seq) {
-            self.seen = seq;
+    /// Whatever was sent before `seq` has arrived, unless it is marked as lost.
+    fn saw(&mut self, now: Duration, seq: Seq) -> Heard {
+        let mut heard = Heard::default();
+        if !self.seen.is_before(seq) {
+            return heard;
         }
+        let (from, to) = (self.seen.since(self.first).max(0), seq.since(self.first).max(0));
+        self.seen = seq;
+        let mut newest: Option<Snapshot> = None;
+        for packet in self.packets.range_mut(from as usize..to as usize) {
+            if packet.is_lost || packet.is_counted {
+                continue;
+            }
+            packet.is_counted = true;
+            heard.arrived += 1;
+            if newest.is_none_or(|newest| packet.snapshot.is_newer(&newest)) {
+                newest = Some(packet.snapshot);
+            }
+        }
+        heard.sample = newest.map(|newest| self.delivery.acknowledged(now, heard.arrived, &newest));
+        heard
     }
 
     fn push(&mut self, data: &[u8], place: Place, expires: Option<Duration>) {
@@ -338,7 +364,17 @@ impl Sender {
         self.pool.get_mut(slot)[..data.len()].copy_from_slice(data);
         let snapshot = Snapshot::default();
         let len = data.len() as u16;
-        let packet = Outgoing { slot, len, place, is_lost: false, is_dropped: false, resent: false, expires, snapshot };
+        let packet = Outgoing {
+            slot,
+            len,
+            place,
+            is_lost: false,
+            is_dropped: false,
+            is_counted: false,
+            resent: false,
+            expires,
+            snapshot,
+        };
         self.packets.push_back(packet);
     }
 
