@@ -21,7 +21,7 @@ pub const MSS_MAX: u32 = 65_535;
 /// One handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
-    /// [`VERSION`]; 0 in some answers of libudt.
+    /// The protocol's version, 4; 0 in some answers of libudt.
     pub version: u32,
     /// 1 for streams, 2 for messages; 0 in some answers of libudt.
     pub kind: u32,
