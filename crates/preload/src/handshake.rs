@@ -9,7 +9,7 @@
 
 use crate::config::{CONNECT_LIMIT, Config, OPEN_LIMIT};
 use crate::process::no_unwind;
-use crate::record::{Attempt, Gateways, Handshake, Outcome};
+use crate::record::{Attempt, Gateways, Handshake, Mark, Outcome};
 use crate::report::{self, Failure};
 use crate::sys::{self, Errno};
 use crate::table::{self, Guard, State};
@@ -67,6 +67,7 @@ pub(crate) fn begin(
     let family = guard.facts().family;
     let attempt = Attempt {
         outcome: Outcome::Running,
+        unsettled: Mark::new(),
         handshake: None,
         session,
         gateways: gateways.for_family(family),
@@ -122,6 +123,7 @@ pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
         return Stage::Plain;
     };
     let failure = match guard.record().and_then(|record| record.attempt.as_mut()) {
+        Some(attempt) if attempt.unsettled.is_set() => Failure::Unknown,
         Some(attempt) => match attempt.outcome {
             Outcome::Running => match exchange(attempt, fd) {
                 Ok(Some(stage)) => return stage,
@@ -131,7 +133,11 @@ pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
                     bypass::remember(config, attempt, fd, destination);
                     return settle(guard, State::Open);
                 }
-                Err(failure) => failure,
+                Err(failure) => {
+                    // Until the next address is dialled, or the program has its socket back.
+                    attempt.unsettled.set();
+                    failure
+                }
             },
             // Another process that shares the connection was faster.
             Outcome::Opened => return settle(guard, State::Open),
@@ -211,6 +217,9 @@ fn note_deadline(until: Duration) {
 
 /// Connects to the gateway's address in turn, or the next one that can be connected to.
 fn dial(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAddr) -> Result<(), Errno> {
+    if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_ref()) {
+        attempt.unsettled.set();
+    }
     loop {
         match dial_one(guard, fd, config, destination) {
             Ok(()) => return Ok(()),
@@ -247,6 +256,7 @@ fn dial_one(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAd
     attempt.handshake = Some(handshake);
     attempt.until = sys::now().saturating_add(CONNECT_LIMIT);
     note_deadline(attempt.until);
+    attempt.unsettled.clear();
     Ok(())
 }
 
@@ -254,9 +264,13 @@ fn dial_one(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAd
 fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> {
     let handshake = attempt.handshake.as_mut().ok_or(Failure::Lost(0))?;
     let mut send_error = None;
-    while !handshake.outgoing().is_empty() {
-        match sys::send(fd, handshake.outgoing(), 0, None) {
-            Ok(n) => handshake.sent(n),
+    // What would only say EAGAIN is not tried, so that the mark is set only while bytes do move.
+    while !handshake.outgoing().is_empty() && tcp_state(fd) != Some(TCP_SYN_SENT) {
+        attempt.unsettled.set();
+        let result = sys::send(fd, handshake.outgoing(), 0, None).map(|n| handshake.sent(n));
+        attempt.unsettled.clear();
+        match result {
+            Ok(()) => {}
             Err(libc::EAGAIN) => break,
             // What the gateway said before it hung up says more.
             Err(errno) => {
@@ -276,14 +290,26 @@ fn exchange(attempt: &mut Attempt, fd: c_int) -> Result<Option<Stage>, Failure> 
             _ => {}
         }
         let space = handshake.space().map_err(Failure::Protocol)?;
-        match sys::recv(fd, space) {
+        // First only a look, for the same reason.
+        let news = sys::recv(fd, &mut [0], libc::MSG_PEEK).and_then(|n| match n {
+            0 => Ok(0),
+            _ => {
+                attempt.unsettled.set();
+                sys::recv(fd, space, 0)
+            }
+        });
+        match news {
             // So ends also a connection that never was.
             Ok(0) => return Err(send_error.map_or(Failure::Lost(0), |errno| lost(attempt.heard, errno))),
             Ok(n) => {
                 attempt.heard = true;
                 handshake.received(n).map_err(Failure::Protocol)?;
+                attempt.unsettled.clear();
             }
-            Err(libc::EAGAIN) => break,
+            Err(libc::EAGAIN) => {
+                attempt.unsettled.clear();
+                break;
+            }
             Err(errno) => return Err(lost(attempt.heard, send_error.unwrap_or(errno))),
         }
     }
@@ -357,6 +383,7 @@ fn give_up(guard: &mut Guard, fd: c_int, config: &Config, failure: &Failure) -> 
     };
     if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
         attempt.outcome = outcome;
+        attempt.unsettled.clear();
     }
     match outcome {
         Outcome::Failed(errno) => Some(errno),

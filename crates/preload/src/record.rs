@@ -9,7 +9,7 @@ use crate::sys::{self, Errno};
 use libc::c_int;
 use phoebus_proto::session::{Initiator, MESSAGE_MAX};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Epoll sets that one unconnected socket can be in. Programs use one, libraries sometimes a second.
@@ -19,7 +19,7 @@ pub(crate) const OUT_SIZE: usize = 16 * 1024;
 /// Addresses of a gateway that are tried.
 pub(crate) const GATEWAYS: usize = 8;
 /// How often a lock that another process holds is looked at before it is asked whether that process still exists.
-const PATIENCE: u32 = 2000;
+const PATIENCE: u32 = 500;
 
 /// The record; it begins its mapping.
 #[repr(C)]
@@ -48,6 +48,8 @@ pub(crate) struct Registration {
 pub(crate) struct Attempt {
     /// How it stands, also for other processes that share it.
     pub(crate) outcome: Outcome,
+    /// Whether the connection and what is written here may disagree.
+    pub(crate) unsettled: Mark,
     pub(crate) handshake: Option<Handshake>,
     /// The session's identifier.
     pub(crate) session: [u8; 16],
@@ -69,6 +71,11 @@ pub(crate) struct Attempt {
 
 /// The state machine of the handshake; its buffers are in the record's mapping.
 pub(crate) type Handshake = Initiator<&'static mut [u8], &'static mut [u8]>;
+
+/// Set while bytes move between the connection and a handshake, or either is replaced. Only who holds the record's lock does
+/// that, so whoever takes the lock and finds the mark has it from a process that was killed meanwhile: whether those bytes
+/// have moved is not known, and the connection is of no use.
+pub(crate) struct Mark(AtomicBool);
 
 /// How an attempt stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -165,6 +172,26 @@ impl Record {
     /// Where the registration of `fd` in `epfd` stands.
     pub(crate) fn position(&self, epfd: c_int, fd: c_int) -> Option<usize> {
         self.registrations.iter().position(|slot| slot.as_ref().is_some_and(|r| r.epfd == epfd && r.fd == fd))
+    }
+}
+
+impl Mark {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Nothing that follows happens before this, as seen by those who outlive this process.
+    pub(crate) fn set(&self) {
+        self.0.swap(true, Ordering::AcqRel);
+    }
+
+    /// Everything before has happened.
+    pub(crate) fn clear(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) enum Failure {
     Connect(Errno),
     /// The connection to it broke, or (0) ended, before the session was open.
     Lost(Errno),
+    /// A process that shared the connection was killed while it changed it, so that nobody knows what was sent and received.
+    Unknown,
     /// It broke the protocol, or speaks another.
     Protocol(ProtocolError),
     /// It, or a later hop, refused.
@@ -43,6 +45,7 @@ impl Failure {
             Self::Connect(errno) => *errno,
             Self::Lost(0) => Code::Internal.errno(),
             Self::Lost(errno) => *errno,
+            Self::Unknown => libc::ECONNRESET,
             Self::Protocol(_) => Code::Protocol.errno(),
             Self::Refused(code) => code.errno(),
             Self::Challenged => Code::AuthRequired.errno(),
@@ -144,6 +147,9 @@ pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, dest
             Failure::Lost(0) => text.write_str(": it hung up before the session was open"),
             Failure::Lost(errno) => {
                 write!(text, ": the connection broke before the session was open: {}", Reason(*errno))
+            }
+            Failure::Unknown => {
+                text.write_str(": a process that shared the connection was killed in the middle of the handshake")
             }
             Failure::Protocol(error) => write!(text, ": {error}"),
             Failure::Refused(code) => write!(text, ": {code}"),

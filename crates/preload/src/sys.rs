@@ -57,11 +57,22 @@ pub(crate) fn gettid() -> u32 {
     unsafe { call(libc::SYS_gettid, []) }.map_or(0, |tid| tid as u32)
 }
 
-/// Whether no process has this number.
+/// Whether no process has this number, or only one that has ended: that keeps it until its parent asks for it, and the
+/// parent may be who waits here.
 pub(crate) fn is_gone(pid: u32) -> bool {
     // SAFETY: signal 0 only asks.
-    let answer = unsafe { call(libc::SYS_kill, [pid as usize, 0]) };
-    answer == Err(libc::ESRCH)
+    if unsafe { call(libc::SYS_kill, [pid as usize, 0]) } == Err(libc::ESRCH) {
+        return true;
+    }
+    // SAFETY: no pointers. Linux before 5.3 does not have it, and such a parent waits there.
+    let Ok(process) = (unsafe { call(libc::SYS_pidfd_open, [pid as usize, 0]) }) else { return false };
+    let mut asked = libc::pollfd { fd: process as c_int, events: libc::POLLIN, revents: 0 };
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let arguments = [&raw mut asked as usize, 1, &raw const at_once as usize, 0, 0];
+    // SAFETY: one entry and the time are valid; the null mask changes none.
+    let ended = unsafe { call(libc::SYS_ppoll, arguments) };
+    close(asked.fd);
+    ended == Ok(1)
 }
 
 pub(crate) fn yield_now() {
@@ -245,8 +256,9 @@ pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int, addr: Option<&RawAddr>
 }
 
 /// Receives what is there.
-pub(crate) fn recv(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
-    let arguments = [fd as usize, bytes.as_mut_ptr() as usize, bytes.len(), libc::MSG_DONTWAIT as usize, 0, 0];
+pub(crate) fn recv(fd: c_int, bytes: &mut [u8], flags: c_int) -> Result<usize, Errno> {
+    let flags = flags | libc::MSG_DONTWAIT;
+    let arguments = [fd as usize, bytes.as_mut_ptr() as usize, bytes.len(), flags as usize, 0, 0];
     // SAFETY: the buffer is valid for its length.
     unsafe { call(libc::SYS_recvfrom, arguments) }
 }

@@ -38,5 +38,5 @@ macro_rules! rules {
 
 rules! {
     blocking pending exact refusals refused_later selects selects_many interrupted timed blocking_io jumps cancelled
-    duplicated forked killed vforked untouched given_up fast_open threads shared fortified
+    duplicated forked vforked untouched given_up fast_open threads shared fortified
 }

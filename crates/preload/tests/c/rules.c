@@ -519,27 +519,6 @@ static void forked(void) {
     echo(fd);
 }
 
-// A process that is killed while it shares a handshake, at any point of that, stops nobody.
-static void killed(void) {
-    int fd = tcp(SOCK_NONBLOCK);
-    v4 a = far(HELD);
-    FAILS(connect(fd, ADDR(a)), EINPROGRESS);
-    for (int i = 0; i < 100; i++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0) {
-            for (;;) polled(fd, POLLOUT, 0);
-        }
-        for (int j = 0; j < i; j++) CHECK(polled(fd, POLLOUT, 0) == 0);
-        OK(kill(child, SIGKILL));
-        CHECK(waitpid(child, NULL, 0) == child);
-        CHECK(polled(fd, POLLOUT, 0) == 0);
-    }
-    release();
-    CHECK(polled(fd, POLLOUT, -1) == POLLOUT);
-    echo(fd);
-}
-
 static void vforked(void) {
     int fd = tcp(SOCK_NONBLOCK);
     v4 a = far(HELD);
@@ -733,7 +712,7 @@ static const struct { const char *name; void (*rule)(void); } rules[] = {
 #define RULE(name) {#name, name}
     RULE(blocking), RULE(pending), RULE(exact), RULE(refusals), RULE(refused_later), RULE(selects), RULE(selects_many),
     RULE(interrupted), RULE(timed), RULE(blocking_io), RULE(jumps), RULE(cancelled), RULE(duplicated), RULE(forked),
-    RULE(killed), RULE(vforked), RULE(untouched), RULE(given_up), RULE(fast_open), RULE(threads), RULE(shared), RULE(fortified),
+    RULE(vforked), RULE(untouched), RULE(given_up), RULE(fast_open), RULE(threads), RULE(shared), RULE(fortified),
 };
 
 int main(int argc, char **argv) {
