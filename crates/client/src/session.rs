@@ -1,7 +1,7 @@
 //! An open session: two byte streams that end on their own, or together by an error (invariant 1, S21).
 
 use crate::report::Report;
-use phoebus_net::{Stream, TcpStats};
+use phoebus_net::{Stats, Stream};
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -42,7 +42,7 @@ impl Session {
     ///
     /// # Errors
     /// When the kernel does not say.
-    pub fn stats(&self) -> io::Result<TcpStats> {
+    pub fn stats(&self) -> io::Result<Stats> {
         self.stream.stats()
     }
 

@@ -5,7 +5,7 @@ use crate::pool::{Pool, Warm};
 use crate::refusal::{Refusal, text};
 use crate::request::Request;
 use crate::shared::Setup;
-use phoebus_net::{Error, Profile, Stream, TcpStats, dial, tcp};
+use phoebus_net::{Error, Profile, Stats, Stream, dial, tcp};
 use phoebus_proto::endpoint::Host;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::HopReport;
@@ -21,7 +21,7 @@ pub(crate) struct Hop {
     pub(crate) to: String,
     pub(crate) user_timeout: Duration,
     /// What the kernel knew when the session began.
-    pub(crate) stats: TcpStats,
+    pub(crate) stats: Stats,
     /// The pool that lent the connection, for a framed hop.
     pub(crate) lent: Option<(Arc<Pool>, Warm)>,
 }

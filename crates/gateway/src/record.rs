@@ -3,7 +3,7 @@
 use crate::live::{Facts, Live};
 use crate::refusal::Refusal;
 use crate::relay::{Broken, Failure, Side};
-use phoebus_net::TcpStats;
+use phoebus_net::Stats;
 use phoebus_proto::session::Code;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) struct Record<'a> {
     duration: Duration,
     bytes_up: u64,
     bytes_down: u64,
-    stats: [TcpStats; 2],
+    stats: [Stats; 2],
     clean: bool,
     /// Why it ended before its time.
     code: Code,
@@ -26,7 +26,7 @@ pub(crate) struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// Of `live`, which has `ended`; `stats` are those of the client's and the destination's side since it began.
-    pub(crate) fn new(live: &'a Live, ended: &Result<(), Broken>, stats: [TcpStats; 2]) -> Self {
+    pub(crate) fn new(live: &'a Live, ended: &Result<(), Broken>, stats: [Stats; 2]) -> Self {
         let facts = &live.facts;
         let (bytes_up, bytes_down) = live.bytes();
         let (code, hop, reason) = match ended {

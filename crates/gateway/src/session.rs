@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 use crate::relay::{Broken, End, Relay};
 use crate::request::Request;
 use crate::shared::{Phase, Setup, Shared};
-use phoebus_net::{Stream, TcpStats};
+use phoebus_net::{Stats, Stream};
 use phoebus_proto::session::frame::Role;
 use phoebus_proto::session::{Code, Mode, SessionId};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Ready {
             },
         );
         // A raw connection carries this session alone.
-        let start = if framed { first.stats().unwrap_or_default() } else { TcpStats::default() };
+        let start = if framed { first.stats().unwrap_or_default() } else { Stats::default() };
         let start = Box::new(start);
         let mut relay = Relay::new(ends.0, ends.1, shared.pipes.clone(), setup.config.hold());
         let ended = relay.run(&self.listed).await;
@@ -122,7 +122,7 @@ impl Ready {
     }
 
     /// Logs and counts a session that has ended; what the other hops are told if it failed.
-    fn account(&self, shared: &Shared, ended: &Result<(), Broken>, first: &Stream, start: &TcpStats) -> Refusal {
+    fn account(&self, shared: &Shared, ended: &Result<(), Broken>, first: &Stream, start: &Stats) -> Refusal {
         let first = first.stats().unwrap_or_default().since(start);
         let second = self.hop.stream.stats().unwrap_or_default().since(&self.hop.stats);
         let record = Record::new(&self.listed, ended, [first, second]);

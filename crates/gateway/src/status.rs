@@ -4,7 +4,7 @@ use crate::counters::Totals;
 use crate::live::Live;
 use crate::pool::PoolStatus;
 use crate::shared::{Phase, Shared};
-use phoebus_net::TcpStats;
+use phoebus_net::Stats;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ pub struct HopStatus {
     /// The other end: a peer's name or an address.
     pub to: String,
     /// What the kernel knows; absent while the session is ending.
-    pub tcp: Option<TcpStats>,
+    pub tcp: Option<Stats>,
 }
 
 impl Status {

@@ -1,28 +1,35 @@
-//! Moves bytes from stream to stream through pipes, so that the kernel passes pages on and copies nothing.
+//! Moves bytes from stream to stream: through pipes where both are sockets whose bytes are the stream's own, so that the
+//! kernel passes pages on and copies nothing, and through buffers otherwise.
 //!
 //! A pipe costs two descriptors and its pages; thousands of idle sessions must not hold one each. So a [`PipePool`] lends
 //! them, and a [`Carrier`] is held only while it contains bytes. When all are lent, to sessions whose receivers do not
-//! read, a carrier copies through a small buffer instead: slower, but no session waits for another.
+//! read, a carrier copies: slower, but no session waits for another.
 //!
 //! A carrier is filled only when it is empty. A pipe has a limited number of slots and one short segment takes up a whole
 //! one, so that `EAGAIN` from a pipe that is not empty could mean either end.
 
 use crate::stream::Stream;
-use rustix::pipe::PipeFlags;
+use rustix::pipe::{PipeFlags, SpliceFlags};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::io::Interest;
 
-/// What a carrier without a pipe holds: 32 KiB is one large segment, and little where memory is what is short.
-const COPY_SIZE: usize = 32 * 1024;
+/// What a carrier holds that found no pipe: 32 KiB is one large segment, and little where memory is what is short.
+const SPARE_SIZE: usize = 32 * 1024;
+/// What a carrier holds where there is nothing to splice: some large segments or records at a time, within a processor's cache.
+const COPY_SIZE: usize = 128 * 1024;
+/// Buffers of that size that wait to be used again.
+const COPY_IDLE: usize = 64;
 /// A pipe that the kernel makes smaller than this (to an unprivileged user who has many) is not worth its system calls.
 const PIPE_MIN: usize = 64 * 1024;
 
-/// Pipes that are used again and again; at most `max` exist at a time.
+/// Pipes and buffers that are used again and again; at most `max` pipes exist at a time.
 #[derive(Debug)]
 pub struct PipePool {
     idle: Mutex<Vec<Pipe>>,
+    buffers: Mutex<Vec<Box<[u8]>>>,
     existing: AtomicUsize,
     max: usize,
     capacity: usize,
@@ -31,24 +38,38 @@ pub struct PipePool {
 impl PipePool {
     /// A pool of at most `max` pipes of `capacity` bytes (the kernel rounds up to a power of two of pages).
     pub fn new(max: usize, capacity: usize) -> Arc<Self> {
-        Arc::new(Self { idle: Mutex::new(Vec::new()), existing: AtomicUsize::new(0), max, capacity })
+        Arc::new(Self {
+            idle: Mutex::default(),
+            buffers: Mutex::default(),
+            existing: AtomicUsize::new(0),
+            max,
+            capacity,
+        })
     }
 
-    /// An empty carrier, with a pipe if one can be had.
-    pub fn carrier(self: &Arc<Self>) -> Carrier {
-        Carrier(match self.take() {
-            Some(pipe) => Kind::Pipe { pipe: Some(pipe), len: 0, pool: self.clone() },
-            None => Kind::Copy { buffer: vec![0; COPY_SIZE].into(), start: 0, end: 0 },
-        })
+    /// An empty carrier from one stream to another.
+    pub fn carrier(self: &Arc<Self>, from: &Stream, to: &Stream) -> Carrier {
+        if from.socket().is_none() || to.socket().is_none() {
+            let idle = lock(&self.buffers).pop();
+            return self.copying(idle.unwrap_or_else(|| vec![0; COPY_SIZE].into()));
+        }
+        match self.take() {
+            Some(pipe) => Carrier { kind: Kind::Pipe { pipe: Some(pipe), len: 0 }, pool: self.clone() },
+            None => self.copying(vec![0; SPARE_SIZE].into()),
+        }
+    }
+
+    fn copying(self: &Arc<Self>, buffer: Box<[u8]>) -> Carrier {
+        Carrier { kind: Kind::Copy { buffer, start: 0, end: 0 }, pool: self.clone() }
     }
 
     /// Pipes that exist, and how many of them are idle.
     pub fn usage(&self) -> (usize, usize) {
-        (self.existing.load(Ordering::Relaxed), self.idle().len())
+        (self.existing.load(Ordering::Relaxed), lock(&self.idle).len())
     }
 
     fn take(&self) -> Option<Pipe> {
-        if let Some(pipe) = self.idle().pop() {
+        if let Some(pipe) = lock(&self.idle).pop() {
             return Some(pipe);
         }
         let reserve = |n| if n < self.max { Some(n + 1) } else { None };
@@ -59,20 +80,16 @@ impl PipePool {
         }
         pipe
     }
+}
 
-    fn put(&self, pipe: Pipe) {
-        self.idle().push(pipe);
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Pipe>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug)]
-pub(crate) struct Pipe {
-    pub(crate) read: OwnedFd,
-    pub(crate) write: OwnedFd,
+struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
 }
 
 impl Pipe {
@@ -89,7 +106,10 @@ impl Pipe {
 
 /// Bytes on their way from one stream to another.
 #[derive(Debug)]
-pub struct Carrier(Kind);
+pub struct Carrier {
+    kind: Kind,
+    pool: Arc<PipePool>,
+}
 
 #[derive(Debug)]
 enum Kind {
@@ -97,7 +117,6 @@ enum Kind {
     Pipe {
         pipe: Option<Pipe>,
         len: usize,
-        pool: Arc<PipePool>,
     },
     Copy {
         buffer: Box<[u8]>,
@@ -109,7 +128,7 @@ enum Kind {
 impl Carrier {
     /// How many bytes it holds.
     pub fn len(&self) -> usize {
-        match &self.0 {
+        match &self.kind {
             Kind::Pipe { len, .. } => *len,
             Kind::Copy { start, end, .. } => end - start,
         }
@@ -127,10 +146,10 @@ impl Carrier {
     /// `WouldBlock` when nothing is there yet; otherwise the connection has failed.
     pub fn fill(&mut self, stream: &Stream, max: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty() && max > 0);
-        match &mut self.0 {
+        match &mut self.kind {
             Kind::Pipe { pipe, len, .. } => {
                 let Some(pipe) = pipe else { return Err(io::ErrorKind::BrokenPipe.into()) };
-                *len = stream.try_splice_in(pipe, max)?;
+                *len = splice_in(stream, pipe, max)?;
                 Ok(*len)
             }
             Kind::Copy { buffer, start, end } => {
@@ -147,10 +166,10 @@ impl Carrier {
     /// # Errors
     /// `WouldBlock` when nothing fits; otherwise the connection has failed.
     pub fn drain(&mut self, stream: &Stream) -> io::Result<usize> {
-        match &mut self.0 {
+        match &mut self.kind {
             Kind::Pipe { pipe, len, .. } => {
                 let Some(pipe) = pipe else { return Err(io::ErrorKind::BrokenPipe.into()) };
-                let n = stream.try_splice_out(pipe, *len)?;
+                let n = splice_out(stream, pipe, *len)?;
                 *len -= n;
                 Ok(n)
             }
@@ -165,15 +184,34 @@ impl Carrier {
 
 impl Drop for Carrier {
     fn drop(&mut self) {
-        if let Kind::Pipe { pipe, len, pool } = &mut self.0
-            && let Some(pipe) = pipe.take()
-        {
-            // One that still holds bytes of a failed session must not give them to the next.
-            if *len == 0 {
-                pool.put(pipe);
-            } else {
-                pool.existing.fetch_sub(1, Ordering::Relaxed);
+        match &mut self.kind {
+            Kind::Pipe { pipe, len } => {
+                let Some(pipe) = pipe.take() else { return };
+                // One that still holds bytes of a failed session must not give them to the next.
+                if *len == 0 {
+                    lock(&self.pool.idle).push(pipe);
+                } else {
+                    self.pool.existing.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+            Kind::Copy { buffer, .. } => {
+                let mut idle = lock(&self.pool.buffers);
+                if buffer.len() == COPY_SIZE && idle.len() < COPY_IDLE {
+                    idle.push(std::mem::take(buffer));
+                }
             }
         }
     }
+}
+
+const SPLICE: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+
+fn splice_in(from: &Stream, pipe: &Pipe, max: usize) -> io::Result<usize> {
+    let Some(socket) = from.socket() else { return Err(io::ErrorKind::Unsupported.into()) };
+    socket.try_io(Interest::READABLE, || Ok(rustix::pipe::splice(socket, None, &pipe.write, None, max, SPLICE)?))
+}
+
+fn splice_out(to: &Stream, pipe: &Pipe, len: usize) -> io::Result<usize> {
+    let Some(socket) = to.socket() else { return Err(io::ErrorKind::Unsupported.into()) };
+    socket.try_io(Interest::WRITABLE, || Ok(rustix::pipe::splice(&pipe.read, None, socket, None, len, SPLICE)?))
 }

@@ -32,6 +32,14 @@ pub enum Error {
         /// How long was waited.
         limit: Span,
     },
+    /// The other end does not prove to be who it should be.
+    #[error("cannot trust {to}: {reason}")]
+    Untrusted {
+        /// Whom.
+        to: String,
+        /// What it showed, and what was expected.
+        reason: String,
+    },
     /// The name does not resolve.
     #[error("cannot resolve {name}: {}", reason(source))]
     Resolve {
@@ -49,6 +57,7 @@ impl Error {
             Self::Listen { .. } => Code::Internal,
             Self::Connect { source, .. } => code_of(source),
             Self::Timeout { .. } => Code::TimedOut,
+            Self::Untrusted { .. } => Code::AuthFailed,
             Self::Resolve { .. } => Code::NameNotFound,
         }
     }

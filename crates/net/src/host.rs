@@ -2,7 +2,7 @@
 //! here: a host belongs to its administrator.
 
 use crate::profile::Profile;
-use crate::stats::TcpStats;
+use crate::stats::Stats;
 use std::fmt;
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ impl Host {
     }
 
     /// What this host costs a pooled connection under `profile`, of which `stats` were taken.
-    pub fn advice_for_peer(&self, profile: &Profile, stats: &TcpStats) -> Vec<Advice> {
+    pub fn advice_for_peer(&self, profile: &Profile, stats: &Stats) -> Vec<Advice> {
         let mut advice = Vec::new();
         if self.slow_start_after_idle && stats.congestion_control != "bbr" {
             advice.push(Advice {
@@ -145,8 +145,8 @@ mod tests {
         }
     }
 
-    fn stats(rtt_ms: u64) -> TcpStats {
-        TcpStats { rtt_us: rtt_ms * 1000, congestion_control: "cubic".to_owned(), ..TcpStats::default() }
+    fn stats(rtt_ms: u64) -> Stats {
+        Stats { rtt_us: rtt_ms * 1000, congestion_control: "cubic".to_owned(), ..Stats::default() }
     }
 
     #[test]

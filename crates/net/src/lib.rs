@@ -3,8 +3,9 @@
 //! Whoever relays or starts a session works with this crate alone and opens no socket of its own. Reading order:
 //!
 //! - [`Profile`]: the settings of a transport on a segment, from a configuration file.
-//! - [`tcp`]: listening and connecting under a profile; a [`Stream`] reads, writes, shuts down either side, gives
-//!   [`TcpStats`] and watches for errors while nobody reads.
+//! - [`transport`]: the seam. A [`Stream`] is a connection of any transport: it reads, writes, shuts down either side, gives
+//!   [`Stats`] and watches for errors while nobody reads.
+//! - [`tcp`]: the transport that everyone has.
 //! - [`carrier`]: moves bytes from stream to stream through pipes that belong to a pool, without copying them.
 //! - [`dial`]: names to addresses, addresses to a connection (RFC 8305), all in bounded time.
 //! - [`host`]: what the host's own settings take away from a profile, and the command that would change them.
@@ -22,14 +23,14 @@ mod error;
 pub mod host;
 pub mod limits;
 mod profile;
-mod socket;
 mod stats;
 mod stream;
 mod sys;
 pub mod tcp;
+pub mod transport;
 
 pub use carrier::{Carrier, PipePool};
 pub use error::{Error, code_of, reason};
 pub use profile::{Buffer, CongestionControl, Profile};
-pub use stats::TcpStats;
+pub use stats::Stats;
 pub use stream::Stream;

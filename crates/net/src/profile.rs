@@ -23,7 +23,7 @@ pub struct Profile {
     /// How long a peer may acknowledge nothing while bytes are outstanding, before the connection counts as dead.
     /// 5 minutes by default: far longer than a route takes to heal, far shorter than the kernel's own 15 minutes.
     ///
-    /// It is measured by whoever owns the stream ([`crate::TcpStats::unheard`]) and not by `TCP_USER_TIMEOUT`: since
+    /// It is measured by whoever owns the stream ([`crate::Stats::unheard`]) and not by `TCP_USER_TIMEOUT`: since
     /// Linux 5.11 that one also ends a connection whose receiver has merely stopped reading and answers every probe.
     pub user_timeout: Span,
     /// Idle time after which the kernel asks whether the peer is still there. 60 s by default, below the time-outs of
@@ -37,6 +37,9 @@ pub struct Profile {
     pub fast_open: bool,
     /// Multipath TCP (RFC 8684), where kernel and peer have it.
     pub multipath: bool,
+    /// The most that one connection sends per second, headers included: the rate of a circuit, say (S17, S25). No bound by
+    /// default.
+    pub rate: Option<BitRate>,
     /// What the segment can carry. Only for advice: with it, buffers that the host's limits keep below the
     /// bandwidth-delay product are reported ([`crate::host`]).
     pub capacity: Option<BitRate>,
@@ -55,6 +58,7 @@ impl Default for Profile {
             keepalive_probes: 4,
             fast_open: true,
             multipath: false,
+            rate: None,
             capacity: None,
         }
     }

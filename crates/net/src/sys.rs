@@ -22,6 +22,21 @@ pub(crate) fn set_tcp_option(fd: BorrowedFd, option: libc::c_int, value: libc::c
     check(result)
 }
 
+/// Bounds the rate at which a socket's protocol sends, in bytes per second (SO_MAX_PACING_RATE).
+pub(crate) fn set_pacing(fd: BorrowedFd, rate: u64) -> io::Result<()> {
+    // SAFETY: `fd` is open for the call; the pointer and the length describe `rate`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const rate).cast(),
+            size_of::<u64>() as libc::socklen_t,
+        )
+    };
+    check(result)
+}
+
 /// Fills the start of `info` with the kernel's `struct tcp_info` and returns how long it is there.
 pub(crate) fn tcp_info(fd: BorrowedFd, info: &mut [u8; 256]) -> io::Result<usize> {
     let mut len = info.len() as libc::socklen_t;

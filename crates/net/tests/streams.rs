@@ -139,7 +139,7 @@ async fn an_idle_connection_shows_what_happened_to_it() {
 async fn pump(from: &Stream, to: &Stream, pool: &std::sync::Arc<PipePool>) {
     loop {
         from.readable().await.unwrap();
-        let mut carrier = pool.carrier();
+        let mut carrier = pool.carrier(from, to);
         match carrier.fill(from, 1 << 20) {
             Ok(0) => return to.shutdown_write().unwrap(),
             Ok(n) => assert_eq!(carrier.len(), n),
@@ -189,7 +189,7 @@ async fn a_pipe_that_still_holds_bytes_is_not_lent_again() {
     let (from, mut source) = accepted(&Profile::default()).await;
     source.write_all(b"secret").unwrap();
     from.readable().await.unwrap();
-    let mut carrier = pool.carrier();
+    let mut carrier = pool.carrier(&from, &from);
     assert_eq!(carrier.fill(&from, 64).unwrap(), 6);
     drop(carrier);
     assert_eq!(pool.usage(), (0, 0));

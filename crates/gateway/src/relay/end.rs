@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use super::framing::{Framing, Incoming};
-use phoebus_net::{Carrier, PipePool, Stream};
+use phoebus_net::{Carrier, Stream};
 use phoebus_proto::session::frame::Role;
 use std::io;
 use std::sync::Arc;
@@ -38,13 +38,13 @@ impl End {
         self.framing.is_some()
     }
 
-    /// Fills `carrier` with at most `max` bytes of the peer's stream. Only for an empty carrier; one is taken from `pool`
-    /// where there is none.
+    /// Fills `carrier` with at most `max` bytes of the peer's stream. Only for an empty carrier; `fresh` gives one where there
+    /// is none.
     pub(crate) fn poll_take(
         &mut self,
         cx: &mut Context<'_>,
         carrier: &mut Option<Carrier>,
-        pool: &Arc<PipePool>,
+        fresh: impl Fn(&Stream) -> Carrier,
         max: usize,
     ) -> Poll<Result<Taken, Failure>> {
         loop {
@@ -56,7 +56,7 @@ impl End {
                 },
             };
             ready!(self.stream.poll_read_ready(cx))?;
-            match carrier.get_or_insert_with(|| pool.carrier()).fill(&self.stream, max) {
+            match carrier.get_or_insert_with(|| fresh(&self.stream)).fill(&self.stream, max) {
                 Ok(0) if self.framing.is_some() => {
                     return Poll::Ready(Err(Failure::Io(io::ErrorKind::UnexpectedEof.into())));
                 }

@@ -202,7 +202,8 @@ impl Direction {
                 }
                 return from.poll_rest(cx).map_err(on(from_side));
             }
-            match from.poll_take(cx, &mut self.carrier, pool, hold).map_err(on(from_side))? {
+            let fresh = |source: &Stream| pool.carrier(source, &to.stream);
+            match from.poll_take(cx, &mut self.carrier, fresh, hold).map_err(on(from_side))? {
                 Poll::Ready(Taken::Bytes) => {}
                 Poll::Ready(Taken::End) => self.ended = true,
                 Poll::Pending => {

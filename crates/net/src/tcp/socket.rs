@@ -1,10 +1,11 @@
 //! Puts a profile on a socket that has not connected or listened yet, and says what the kernel did not grant.
 
+use super::info::congestion_control;
 use crate::profile::{CongestionControl, Profile};
-use crate::stats::congestion_control;
 use crate::sys;
+use phoebus_proto::units::BitRate;
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -12,14 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What was asked for and not had, as a sentence; `None` if nothing.
-pub(crate) type Note = Option<Arc<str>>;
+pub(super) type Note = Option<Arc<str>>;
 
 /// Pending fast-open handshakes that a listener holds before it goes back to ordinary ones.
 const FAST_OPEN_QUEUE: libc::c_int = 1024;
 
 /// What a socket is about to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(super) enum Purpose {
     Listen,
     Connect,
     /// The SYN waits for the first write and carries it.
@@ -27,13 +28,16 @@ pub(crate) enum Purpose {
 }
 
 /// A socket for `addr` under `profile`, with the linger discipline in force.
-pub(crate) fn open(addr: SocketAddr, profile: &Profile, purpose: Purpose) -> io::Result<(Socket, Note)> {
+pub(super) fn open(addr: SocketAddr, profile: &Profile, purpose: Purpose) -> io::Result<(Socket, Note)> {
     let mut notes = Vec::new();
     let socket = create(Domain::for_address(addr), profile.multipath, &mut notes)?;
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_tcp_nodelay(profile.no_delay)?;
     set_buffers(&socket, profile, &mut notes)?;
     set_congestion_control(&socket, profile.congestion_control, &mut notes)?;
+    if profile.rate.is_some() {
+        set_rate(&SockRef::from(&socket), profile.rate)?;
+    }
     socket.set_tcp_keepalive(
         &TcpKeepalive::new()
             .with_time(at_least_a_second(profile.keepalive_idle.0))
@@ -104,6 +108,21 @@ fn set_congestion_control(socket: &Socket, asked: CongestionControl, notes: &mut
         notes.push(format!("asked for {name}, using {}: {why}", congestion_control(socket)));
     }
     Ok(())
+}
+
+/// Paces what is sent to at most `rate`. The kernel counts what a segment carries, a link its headers as well: those of the
+/// usual segment, 52 bytes of 1500, are taken off.
+pub(super) fn set_rate(socket: &SockRef<'_>, rate: Option<BitRate>) -> io::Result<()> {
+    let bytes = rate.map_or(u64::MAX, |rate| (rate.0 / 8 * 1448 / 1500).max(1));
+    sys::set_pacing(socket.as_fd(), bytes)
+}
+
+/// A buffer's size as the kernel takes it.
+///
+/// # Errors
+/// `InvalidInput` above 2 GiB.
+pub(super) fn size(bytes: u64) -> io::Result<usize> {
+    i32::try_from(bytes).map(|bytes| bytes as usize).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
 /// Keepalive times are whole seconds in the kernel, and 0 is refused.

@@ -1,23 +1,22 @@
-//! Listening and connecting with TCP under a profile (S18, P17, RFC 7413, RFC 8684).
+//! Listening with TCP: the kernel hands all of the profile on to each accepted connection.
 
+use super::connection::Connection;
+use super::socket::{self, Note, Purpose};
 use crate::error::Error;
 use crate::profile::Profile;
-use crate::socket::{self, Note, Purpose};
 use crate::stream::Stream;
 use crate::sys;
-use phoebus_proto::units::Span;
+use crate::transport::{self, Boxed, Pending};
 use rustix::net::SocketFlags;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::TcpSocket;
 
 /// Connections that wait to be accepted; the kernel cuts it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// A socket that accepts connections under a profile: the kernel hands all of the profile on to each of them.
+/// A socket that accepts connections under a profile.
 #[derive(Debug)]
 pub struct Listener {
     io: AsyncFd<TcpListener>,
@@ -84,35 +83,30 @@ impl Accepted {
     /// # Errors
     /// When the runtime has no room for it.
     pub fn into_stream(self) -> io::Result<Stream> {
-        Ok(Stream::new(tokio::net::TcpStream::from_std(self.io)?, self.note))
+        Ok(Connection::new(tokio::net::TcpStream::from_std(self.io)?, self.note).into())
     }
 }
 
-/// Connects to `to` within `limit`.
-///
-/// # Errors
-/// [`Error::Connect`] and [`Error::Timeout`].
-pub async fn connect(to: SocketAddr, profile: &Profile, limit: Duration) -> Result<Stream, Error> {
-    start(to, profile, limit, Purpose::Connect).await
+impl transport::Listener for Listener {
+    fn accept(&self) -> Boxed<'_, io::Result<(Box<dyn Pending>, SocketAddr)>> {
+        Box::pin(async {
+            let (accepted, from) = self.accept().await?;
+            Ok((Box::new(accepted) as Box<dyn Pending>, from))
+        })
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.local_addr()
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note()
+    }
 }
 
-/// As [`connect`], but with fast open where the profile has it and a cookie is cached: then this returns at once, the
-/// first write goes into the SYN, and a refusal shows when the answer is read. Only for a protocol whose first bytes may
-/// arrive twice.
-///
-/// # Errors
-/// [`Error::Connect`] and [`Error::Timeout`].
-pub async fn connect_with_data(to: SocketAddr, profile: &Profile, limit: Duration) -> Result<Stream, Error> {
-    start(to, profile, limit, Purpose::ConnectWithData).await
-}
-
-async fn start(to: SocketAddr, profile: &Profile, limit: Duration, purpose: Purpose) -> Result<Stream, Error> {
-    let failed = |source| Error::Connect { to, source };
-    let (socket, note) = socket::open(to, profile, purpose).map_err(failed)?;
-    let socket = TcpSocket::from_std_stream(socket.into());
-    match tokio::time::timeout(limit, socket.connect(to)).await {
-        Ok(Ok(io)) => Ok(Stream::new(io, note)),
-        Ok(Err(source)) => Err(failed(source)),
-        Err(_) => Err(Error::Timeout { to: to.to_string(), limit: Span(limit) }),
+impl Pending for Accepted {
+    /// TCP has settled everything before the connection is accepted.
+    fn handshake(self: Box<Self>) -> Boxed<'static, io::Result<Stream>> {
+        Box::pin(async { self.into_stream() })
     }
 }

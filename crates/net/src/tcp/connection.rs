@@ -1,0 +1,128 @@
+//! What an open TCP connection can do.
+
+use super::info;
+use super::socket::{self, Note};
+use crate::stats::Stats;
+use crate::sys;
+use crate::transport::{Boxed, Change, Duplex};
+use rustix::net::{RecvFlags, SendFlags};
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::AsFd;
+use std::task::{Context, Poll};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// A TCP connection with the linger discipline in force.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    io: TcpStream,
+    note: Note,
+}
+
+impl Connection {
+    pub(crate) fn new(io: TcpStream, note: Note) -> Self {
+        Self { io, note }
+    }
+}
+
+impl Duplex for Connection {
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.io.try_read(buffer)
+    }
+
+    fn try_write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
+        let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+        self.io.try_io(Interest::WRITABLE, || Ok(rustix::net::send(&self.io, bytes, flags)?))
+    }
+
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_read_ready(cx)
+    }
+
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_write_ready(cx)
+    }
+
+    fn is_quiet(&self) -> io::Result<bool> {
+        match rustix::net::recv(&self.io, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok(_) => Ok(false),
+            Err(rustix::io::Errno::AGAIN) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn failed(&self) -> Boxed<'_, io::Error> {
+        Box::pin(async {
+            loop {
+                if let Err(error) = self.io.ready(Interest::ERROR).await {
+                    return error;
+                }
+                match self.io.take_error() {
+                    Ok(Some(error)) | Err(error) => return error,
+                    // Whoever reads or writes got the error instead. The connection is as dead to this caller.
+                    Ok(None) if self.stats().is_ok_and(|stats| stats.closed) => {
+                        return io::Error::from_raw_os_error(libc::ECONNRESET);
+                    }
+                    Ok(None) => {}
+                }
+                // What woke us was not an error of the connection: forget it, wait for the next.
+                let _ = self.io.try_io(Interest::ERROR, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
+            }
+        })
+    }
+
+    fn shutdown_write(&self) -> io::Result<()> {
+        socket2::SockRef::from(&self.io).shutdown(Shutdown::Write)
+    }
+
+    fn unacknowledged(&self) -> io::Result<usize> {
+        match self.io.take_error()? {
+            Some(error) => Err(error),
+            None => sys::unacknowledged(self.io.as_fd()),
+        }
+    }
+
+    fn disarm(&self) {
+        // Failing to disarm leaves the reset in place, which is the safe side.
+        let _ = socket2::SockRef::from(&self.io).set_linger(None);
+    }
+
+    /// The kernel takes each of them at any time. Buffers once set no longer grow by themselves (U16).
+    fn set(&self, change: Change) -> io::Result<()> {
+        let socket = socket2::SockRef::from(&self.io);
+        match change {
+            Change::Rate(rate) => socket::set_rate(&socket, rate),
+            Change::SendBuffer(size) => socket.set_send_buffer_size(socket::size(size)?),
+            Change::ReceiveBuffer(size) => socket.set_recv_buffer_size(socket::size(size)?),
+            Change::CongestionControl(asked) => match asked.kernel_name() {
+                Some(name) => socket.set_tcp_congestion(name.as_bytes()),
+                None => Err(io::ErrorKind::Unsupported.into()),
+            },
+        }
+    }
+
+    fn stats(&self) -> io::Result<Stats> {
+        info::stats(&self.io)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.io.local_addr()
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.io.peer_addr()
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(&self.io)
+    }
+
+    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        Ok(Box::new(Self { io: TcpStream::from_std(self.io.into_std()?)?, note: self.note }))
+    }
+}

@@ -1,0 +1,75 @@
+//! TCP (S13, S14, S18, P17, P37, RFC 9293, RFC 7413, RFC 8684).
+//!
+//! - [`Tcp`] is the transport; [`connect`], [`connect_with_data`] and [`listen`] are for those who want it and no other.
+//! - `socket` puts a profile on a socket, `connection` is what an open one can do, `info` what the kernel knows about it.
+
+mod connection;
+mod info;
+mod listener;
+mod socket;
+
+pub use listener::{Accepted, Listener, listen};
+
+use crate::error::Error;
+use crate::profile::Profile;
+use crate::stream::Stream;
+use crate::transport::{self, Boxed, Target, Transport};
+use connection::Connection;
+use phoebus_proto::units::Span;
+use socket::Purpose;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpSocket;
+
+/// TCP as a transport.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tcp;
+
+impl Transport for Tcp {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn connect<'a>(
+        &'a self,
+        to: &'a Target,
+        profile: &'a Profile,
+        limit: Duration,
+    ) -> Boxed<'a, Result<Stream, Error>> {
+        let purpose = if to.early { Purpose::ConnectWithData } else { Purpose::Connect };
+        Box::pin(start(to.addr, profile, limit, purpose))
+    }
+
+    fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn transport::Listener>, Error> {
+        Ok(Box::new(listen(addr, profile)?))
+    }
+}
+
+/// Connects to `to` within `limit`.
+///
+/// # Errors
+/// [`Error::Connect`] and [`Error::Timeout`].
+pub async fn connect(to: SocketAddr, profile: &Profile, limit: Duration) -> Result<Stream, Error> {
+    start(to, profile, limit, Purpose::Connect).await
+}
+
+/// As [`connect`], but with fast open where the profile has it and a cookie is cached: then this returns at once, the
+/// first write goes into the SYN, and a refusal shows when the answer is read. Only for a protocol whose first bytes may
+/// arrive twice.
+///
+/// # Errors
+/// [`Error::Connect`] and [`Error::Timeout`].
+pub async fn connect_with_data(to: SocketAddr, profile: &Profile, limit: Duration) -> Result<Stream, Error> {
+    start(to, profile, limit, Purpose::ConnectWithData).await
+}
+
+async fn start(to: SocketAddr, profile: &Profile, limit: Duration, purpose: Purpose) -> Result<Stream, Error> {
+    let failed = |source| Error::Connect { to, source };
+    let (socket, note) = socket::open(to, profile, purpose).map_err(failed)?;
+    let socket = TcpSocket::from_std_stream(socket.into());
+    match tokio::time::timeout(limit, socket.connect(to)).await {
+        Ok(Ok(io)) => Ok(Connection::new(io, note).into()),
+        Ok(Err(source)) => Err(failed(source)),
+        Err(_) => Err(Error::Timeout { to: to.to_string(), limit: Span(limit) }),
+    }
+}

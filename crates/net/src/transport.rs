@@ -1,0 +1,260 @@
+//! The seam between those who relay sessions and the protocols underneath (S15, S19, S28, U9): what a transport can do, what
+//! its connections can do, and the registry in which a transport is found by its name.
+//!
+//! A transport is one file that implements three traits, and one line in a [`Registry`]:
+//!
+//! ```text
+//!   Transport::connect ───────────────────────────────► Stream (a boxed Duplex)
+//!   Transport::listen ──► Listener::accept ──► Pending::handshake ──► Stream
+//! ```
+//!
+//! Readiness is asked for and waited for apart from reading and writing, as the kernel does it: whoever relays waits for a
+//! stream that could be read before it takes a buffer for what comes.
+
+use crate::error::Error;
+use crate::profile::Profile;
+use crate::stats::Stats;
+use crate::stream::Stream;
+use phoebus_proto::units::BitRate;
+use std::fmt::Debug;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// A future behind a pointer, for traits that stand behind one.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A protocol that carries byte streams between two hosts.
+pub trait Transport: Debug + Send + Sync {
+    /// As configurations, reports and logs name it.
+    fn name(&self) -> &'static str;
+
+    /// Connects to `to` within `limit`. Where several streams share one connection, this may cost no round trip.
+    ///
+    /// # Errors
+    /// [`Error::Connect`] and [`Error::Timeout`], and [`Error::Untrusted`] where the other end does not prove who it is.
+    fn connect<'a>(&'a self, to: &'a Target, profile: &'a Profile, limit: Duration)
+    -> Boxed<'a, Result<Stream, Error>>;
+
+    /// Listens on `addr`. Called within the runtime that is to watch the socket.
+    ///
+    /// # Errors
+    /// [`Error::Listen`], naming the address.
+    fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn Listener>, Error>;
+}
+
+/// Whom to connect to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// What its certificate has to say, on a transport that has certificates.
+    pub name: Arc<str>,
+    /// Whether the first bytes may go before the other end has answered, and so arrive twice.
+    pub early: bool,
+}
+
+/// A socket that accepts connections under a profile.
+pub trait Listener: Debug + Send + Sync {
+    /// The next connection; cancel safe. Nothing is waited for that the other end could delay.
+    ///
+    /// # Errors
+    /// A lack of descriptors, say. The listener stays usable.
+    fn accept(&self) -> Boxed<'_, io::Result<(Box<dyn Pending>, SocketAddr)>>;
+
+    /// The address that is listened on, with the port that the kernel chose for 0.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+
+    /// What the profile asked for and was not to be had, as a sentence.
+    fn note(&self) -> Option<&str>;
+}
+
+/// A connection that was accepted and belongs to no runtime yet. Dropped, it is reset.
+pub trait Pending: Debug + Send {
+    /// The connection, on the runtime of the caller, once both ends have settled what the transport wants settled.
+    ///
+    /// # Errors
+    /// When the other end goes away, or does not prove who it is. There is no time limit: the caller has one.
+    fn handshake(self: Box<Self>) -> Boxed<'static, io::Result<Stream>>;
+}
+
+/// Two byte streams, one each way: what a transport's connection can do. Whoever uses one holds a [`Stream`], whose methods of
+/// the same names say more. Dropped, a connection is reset, unless it was [disarmed](Duplex::disarm).
+pub trait Duplex: Debug + Send + Sync {
+    /// See [`Stream::try_read`].
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there yet; otherwise the connection has failed.
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// See [`Stream::try_write`].
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing fits; otherwise the connection has failed.
+    fn try_write(&self, bytes: &[u8], more: bool) -> io::Result<usize>;
+
+    /// See [`Stream::poll_read_ready`].
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// See [`Stream::poll_write_ready`].
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// See [`Stream::is_quiet`].
+    ///
+    /// # Errors
+    /// When the connection has failed.
+    fn is_quiet(&self) -> io::Result<bool>;
+
+    /// See [`Stream::failed`].
+    fn failed(&self) -> Boxed<'_, io::Error>;
+
+    /// See [`Stream::shutdown_write`].
+    ///
+    /// # Errors
+    /// When the connection has failed.
+    fn shutdown_write(&self) -> io::Result<()>;
+
+    /// See [`Stream::unacknowledged`].
+    ///
+    /// # Errors
+    /// How the connection failed, if it has.
+    fn unacknowledged(&self) -> io::Result<usize>;
+
+    /// See [`Stream::disarm`].
+    fn disarm(&self);
+
+    /// Changes a setting of the open connection.
+    ///
+    /// # Errors
+    /// `Unsupported` where the transport cannot.
+    fn set(&self, change: Change) -> io::Result<()>;
+
+    /// See [`Stream::stats`].
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    fn stats(&self) -> io::Result<Stats>;
+
+    /// This end.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+
+    /// The other end.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    fn peer_addr(&self) -> io::Result<SocketAddr>;
+
+    /// What the profile asked for and was not to be had, as a sentence.
+    fn note(&self) -> Option<&str> {
+        None
+    }
+
+    /// What protects the bytes.
+    fn security(&self) -> Security {
+        Security::None
+    }
+
+    /// Who the other end has proved to be.
+    fn identity(&self) -> Option<&Identity> {
+        None
+    }
+
+    /// Whether its end of stream and its reset can be trusted to be the peer's, and told apart. Where they cannot, sessions
+    /// between gateways are framed.
+    fn has_true_ends(&self) -> bool {
+        false
+    }
+
+    /// The socket whose bytes are the stream's bytes as they are, to be spliced.
+    fn socket(&self) -> Option<&TcpStream> {
+        None
+    }
+
+    /// The same connection on the runtime of the caller, where readiness then needs no word between threads.
+    ///
+    /// # Errors
+    /// When the runtime has no room for it; the connection is reset.
+    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>>;
+}
+
+/// A change to an open connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// The most that is sent per second, headers included; `None`: as much as its congestion control lets through.
+    Rate(Option<BitRate>),
+    /// Bytes that may wait to be sent.
+    SendBuffer(u64),
+    /// Bytes that may wait to be read.
+    ReceiveBuffer(u64),
+    /// Congestion control of what this end sends.
+    CongestionControl(crate::CongestionControl),
+}
+
+/// What protects a hop's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Security {
+    /// Nothing does: anyone on the path can read, alter and inject.
+    #[default]
+    None,
+    /// The ends have proved who they are, and their handshake was protected; the bytes after it are not.
+    Auth,
+    /// All is encrypted between ends that have proved who they are.
+    Encrypt,
+}
+
+impl Security {
+    /// As configurations and reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Auth => "auth",
+            Self::Encrypt => "encrypt",
+        }
+    }
+}
+
+/// Who an end has proved to be, by a certificate that this end trusts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The names that the certificate is for (RFC 6125: DNS names of its subject alternative name).
+    pub names: Vec<String>,
+}
+
+/// Transports by name.
+#[derive(Debug, Clone, Default)]
+pub struct Registry(Vec<Arc<dyn Transport>>);
+
+impl Registry {
+    /// The transports that need nothing to be set up.
+    pub fn standard() -> Self {
+        let mut registry = Self::default();
+        registry.add(Arc::new(crate::tcp::Tcp));
+        registry
+    }
+
+    /// Adds a transport, in the place of one with its name.
+    pub fn add(&mut self, transport: Arc<dyn Transport>) {
+        self.0.retain(|other| other.name() != transport.name());
+        self.0.push(transport);
+    }
+
+    /// The transport of this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Transport>> {
+        self.0.iter().find(|transport| transport.name() == name)
+    }
+
+    /// All names, in the order in which they were added.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|transport| transport.name())
+    }
+}
