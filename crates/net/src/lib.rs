@@ -18,6 +18,7 @@
 //! path) resets the connection. [`Stream::disarm`] is only for a stream whose both directions have ended.
 
 pub mod carrier;
+pub mod credentials;
 pub mod dial;
 mod error;
 pub mod host;

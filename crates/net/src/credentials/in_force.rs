@@ -1,0 +1,226 @@
+//! What is in force, and the parts of a TLS configuration that ask for it at each handshake.
+
+use super::certificate::{Certificate, unusable};
+use super::{CredentialFiles, CredentialsError, pem, provider};
+use rustls::client::ResolvesClientCert;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
+
+/// What the files said.
+pub(super) struct InForce {
+    /// This end's own.
+    pub(super) certificate: Certificate,
+    /// When the first of what is needed expires.
+    pub(super) expires: SystemTime,
+    key: Arc<CertifiedKey>,
+    authorities: Vec<CertificateDer<'static>>,
+    servers: Arc<WebPkiServerVerifier>,
+    clients: Arc<dyn ClientCertVerifier>,
+}
+
+impl InForce {
+    pub(super) fn load(files: &CredentialFiles) -> Result<Self, CredentialsError> {
+        let chain = pem::certificates(&files.certificate)?;
+        let said = parse_all(&files.certificate, &chain)?;
+        let own = &said[0];
+        if own.names.is_empty() {
+            return Err(unusable(
+                &files.certificate,
+                0,
+                "names nobody; expected the DNS names of this gateway in its subject alternative name",
+            ));
+        }
+        let authorities = pem::certificates(&files.authorities)?;
+        let trusted = parse_all(&files.authorities, &authorities)?;
+        // Of several authorities, one that expires is one that was replaced.
+        let last_authority = trusted.iter().map(|authority| authority.not_after).max();
+        let expires = said.iter().map(|one| one.not_after).chain(last_authority).min().unwrap_or(own.not_after);
+        let (servers, clients) = verifiers(&files.authorities, &authorities)?;
+        let key = certified(files, chain)?;
+        Ok(Self { certificate: own.clone(), expires, key, authorities, servers, clients })
+    }
+
+    fn is_as(&self, other: &Self) -> bool {
+        self.key.cert == other.key.cert && self.authorities == other.authorities
+    }
+}
+
+impl fmt::Debug for InForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InForce").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+fn parse_all(file: &Path, all: &[CertificateDer<'_>]) -> Result<Vec<Certificate>, CredentialsError> {
+    let parse =
+        |(index, der): (usize, &CertificateDer<'_>)| Certificate::parse(der).map_err(|why| unusable(file, index, why));
+    all.iter().enumerate().map(parse).collect()
+}
+
+type Verifiers = (Arc<WebPkiServerVerifier>, Arc<dyn ClientCertVerifier>);
+
+fn verifiers(file: &Path, authorities: &[CertificateDer<'static>]) -> Result<Verifiers, CredentialsError> {
+    let mut roots = RootCertStore::empty();
+    for (index, authority) in authorities.iter().enumerate() {
+        roots
+            .add(authority.clone())
+            .map_err(|_| unusable(file, index, "cannot be an authority; expected the certificate of one"))?;
+    }
+    let roots = Arc::new(roots);
+    let failed = |error: rustls::server::VerifierBuilderError| CredentialsError::Unusable {
+        file: file.into(),
+        problem: error.to_string(),
+    };
+    let servers = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider()).build().map_err(failed)?;
+    let clients = WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(failed)?;
+    Ok((servers, clients))
+}
+
+fn certified(
+    files: &CredentialFiles,
+    chain: Vec<CertificateDer<'static>>,
+) -> Result<Arc<CertifiedKey>, CredentialsError> {
+    CertifiedKey::from_der(chain, pem::key(&files.key)?, &provider()).map(Arc::new).map_err(|error| match error {
+        Error::InconsistentKeys(_) => {
+            CredentialsError::Mismatch { certificate: files.certificate.clone(), key: files.key.clone() }
+        }
+        _ => CredentialsError::Unusable {
+            file: files.key.clone(),
+            problem:
+                "the private key is of no use; expected Ed25519, ECDSA on P-256 or P-384, or RSA of 2048 bits and more"
+                    .to_owned(),
+        },
+    })
+}
+
+/// What is in force now.
+#[derive(Debug)]
+pub(super) struct Holder(RwLock<Arc<InForce>>);
+
+impl Holder {
+    pub(super) fn new(first: InForce) -> Self {
+        Self(RwLock::new(Arc::new(first)))
+    }
+
+    pub(super) fn get(&self) -> Arc<InForce> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts `next` in force, and says whether it differs from what was.
+    pub(super) fn replace(&self, next: InForce) -> bool {
+        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let differs = !next.is_as(&now);
+        *now = Arc::new(next);
+        differs
+    }
+}
+
+/// This end's certificate, in both roles.
+#[derive(Debug)]
+pub(super) struct Own(pub(super) Arc<Holder>);
+
+impl ResolvesServerCert for Own {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.get().key.clone())
+    }
+}
+
+impl ResolvesClientCert for Own {
+    fn resolve(&self, _authorities: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.get().key.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// Verifies those who are connected to.
+#[derive(Debug)]
+pub(super) struct Servers(pub(super) Arc<Holder>);
+
+impl ServerCertVerifier for Servers {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.0.get().servers.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.get().servers.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.get().servers.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.get().servers.supported_verify_schemes()
+    }
+}
+
+/// Verifies those who connect.
+#[derive(Debug)]
+pub(super) struct Clients(pub(super) Arc<Holder>);
+
+impl ClientCertVerifier for Clients {
+    /// None: they would be those of the first files.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.0.get().clients.verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.get().clients.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.get().clients.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.get().clients.supported_verify_schemes()
+    }
+}
