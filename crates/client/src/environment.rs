@@ -1,12 +1,10 @@
 //! Settings from where they live: the process's environment, the user's file, the administrator's file (P30).
 
-use phoebus_proto::settings::{ADMINISTRATOR_FILE, File, Settings, user_file};
+use phoebus_proto::settings::{self, ADMINISTRATOR_FILE, FILE_MAX, File, Settings, user_file};
 use phoebus_proto::text::{self, TextError};
-use std::io::ErrorKind;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-
-/// Largest settings file that is read: a thousand times what anyone writes by hand.
-const FILE_MAX: u64 = 1 << 20;
 
 /// The settings of this process. `lookup` is usually [`variable`].
 ///
@@ -30,19 +28,13 @@ pub fn variable(name: &str) -> Option<String> {
 }
 
 fn read(path: &Path) -> Result<Option<String>, String> {
-    let read = std::fs::File::open(path).map_err(TextError::Read).and_then(|file| text::read(file, FILE_MAX));
-    let why = match read {
-        Ok(text) => return Ok(Some(text)),
-        Err(TextError::Read(error)) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
-        Err(TextError::Read(error)) => format!(": cannot be read: {}", phoebus_net::reason(&error)),
-        Err(TextError::TooLong(_)) => ": is larger than 1 MiB; expected a few lines of NAME=value".to_owned(),
-        Err(error @ TextError::NotUtf8 { line, .. }) => {
-            format!(", line {line}: {error}; expected a few lines of NAME=value")
-        }
+    let open = || match std::fs::metadata(path)?.file_type() {
+        // It would be waited for.
+        kind if kind.is_fifo() => Err(io::Error::other("it is a pipe")),
+        _ => std::fs::File::open(path),
     };
-    Err(format!("{}{why}", path.display()))
+    let read = open().map_err(TextError::Read).and_then(|file| text::read(file, FILE_MAX));
+    settings::contents(&path.display().to_string(), read)
 }
 
 #[cfg(test)]
@@ -63,7 +55,7 @@ mod tests {
         let error = load(lookup).unwrap_err();
         assert!(error.starts_with(&expected), "{error}");
         std::fs::write(&file, vec![b'#'; FILE_MAX as usize + 1]).unwrap();
-        assert!(load(lookup).unwrap_err().contains("larger than 1 MiB"));
+        assert!(load(lookup).unwrap_err().contains(": is longer than 1048576 bytes; expected"));
         std::fs::write(&file, [0xff]).unwrap();
         assert!(load(lookup).unwrap_err().contains(", line 1: is no text in UTF-8; expected a few lines"));
     }

@@ -102,13 +102,17 @@ fn wrong_settings_are_named_with_their_place() {
     let binary: [(&[u8], &str); 3] = [
         (b"\x7fELF\x02\x01\x01", "client.conf, line 1: "),
         (b"PHOEBUS_GW=pg1\n\xff\xfe", "client.conf, line 2: is no text in UTF-8; expected a few lines of NAME=value"),
-        (&[b'#'; 2 << 20], "client.conf: is larger than 1 MiB; expected a few lines of NAME=value"),
+        (&[b'#'; 2 << 20], "client.conf: is longer than 1048576 bytes; expected a few lines of NAME=value"),
     ];
     for (contents, expected) in binary {
         home.write(".config/phoebus/client.conf", contents);
         complains(&mut home.phoebus(&["run", "true"]), 2, expected);
         complains(&mut home.phoebus(&["connect", "dst:7"]), 2, expected);
     }
+    fs::remove_file(home.path(".config/phoebus/client.conf")).unwrap();
+    run_tool(Command::new("mkfifo").arg(home.path(".config/phoebus/client.conf")));
+    complains(&mut home.phoebus(&["run", "true"]), 2, "client.conf: cannot be read: it is a pipe; expected");
+    fs::remove_file(home.path(".config/phoebus/client.conf")).unwrap();
     let file = home.write(".config/phoebus/client.conf", "PHOEBUS_GW=pg1\n# a comment\nPHOEBUS_ONY=*\n");
     let expected = format!("{file}, line 3: \"PHOEBUS_ONY\" is no setting; expected one of PHOEBUS_GW, PHOEBUS_PATH");
     complains(&mut home.phoebus(&["run", "true"]), 2, &expected);

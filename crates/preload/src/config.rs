@@ -10,11 +10,13 @@ use crate::sys;
 use crate::{epoll, process, real, table};
 use libc::addrinfo;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
-use phoebus_proto::settings::{ADMINISTRATOR_FILE, File, Key, Settings, user_file};
+use phoebus_proto::settings::{self, ADMINISTRATOR_FILE, FILE_MAX, File, Key, Settings, user_file};
+use phoebus_proto::text::{self, TextError};
 use std::ffi::{CStr, CString};
-use std::io::{ErrorKind, Read};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,8 +31,6 @@ pub(crate) const OPEN_LIMIT: Duration = Duration::from_secs(150);
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// How soon, when it did not resolve: the program's own lookup and its connect are one event.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Largest settings file that is read: a thousand times what anyone writes by hand.
-const FILE_MAX: u64 = 1 << 20;
 
 /// What has been set.
 pub(crate) struct Config {
@@ -227,16 +227,11 @@ fn load() -> Result<Settings, String> {
 }
 
 fn read_file(path: &Path) -> Result<Option<String>, String> {
-    let fail = |why: &str| format!("{}: {why}", path.display());
-    let mut text = String::new();
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
-        Err(error) => return Err(fail(&format!("cannot be read: {error}"))),
+    let open = || match std::fs::metadata(path)?.file_type() {
+        // It would be waited for.
+        kind if kind.is_fifo() => Err(io::Error::other("it is a pipe")),
+        _ => std::fs::File::open(path),
     };
-    match file.take(FILE_MAX + 1).read_to_string(&mut text) {
-        Ok(len) if len as u64 <= FILE_MAX => Ok(Some(text)),
-        Ok(_) => Err(fail("is larger than 1 MiB; expected a few lines of NAME=value")),
-        Err(error) => Err(fail(&format!("cannot be read: {error}"))),
-    }
+    let read = open().map_err(TextError::Read).and_then(|file| text::read(file, FILE_MAX));
+    settings::contents(&path.display().to_string(), read)
 }

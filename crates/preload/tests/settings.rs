@@ -174,6 +174,23 @@ fn settings_that_cannot_be_used_stop_connections_and_say_why() {
         assert!(ended.err.contains(expected), "{}", ended.err);
         assert_eq!(ended.err.matches('\n').count(), 1, "one sentence, once: {}", ended.err);
     }
+    // Nor is anything waited for, or read without end, to find out.
+    let files: [(&[u8], &str); 2] = [
+        (b"PHOEBUS_GW=pg1\n\xff", "client.conf, line 2: is no text in UTF-8; expected a few lines of NAME=value"),
+        (b"", "client.conf: cannot be read: it is a pipe; expected a few lines of NAME=value"),
+    ];
+    for (contents, expected) in files {
+        fs::remove_file(&file).unwrap();
+        if contents.is_empty() {
+            assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        } else {
+            fs::write(&file, contents).unwrap();
+        }
+        let mut command = preloaded(client(), "127.0.0.1:1");
+        let ended = run(command.env("XDG_CONFIG_HOME", home.path()).args([FAR, "7"]));
+        assert_eq!(ended.out, "Invalid argument\n");
+        assert!(ended.err.contains(expected), "{}", ended.err);
+    }
     // A program that does not connect is not bothered.
     let mut command = preloaded(program("true"), "127.0.0.1:1");
     let ended = run(command.env("PHOEBUS_PATH", "pg1/x"));

@@ -19,8 +19,10 @@
 
 use crate::endpoint::{Endpoint, NAME_MAX};
 use crate::select::Selection;
+use crate::text::TextError;
 use crate::units::Span;
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,6 +61,9 @@ pub struct Settings {
     /// Where round trips are remembered.
     pub cache: Option<PathBuf>,
 }
+
+/// Largest settings file that is to be read: a thousand times what anyone writes by hand.
+pub const FILE_MAX: u64 = 1 << 20;
 
 /// A settings file, read by the caller.
 #[derive(Debug, Clone, Copy)]
@@ -245,6 +250,22 @@ impl Settings {
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// What the file called `name` has to say, given what reading it came to; `None` if there is none.
+///
+/// # Errors
+/// One sentence that names the file, the line where that is known, and what was expected.
+pub fn contents(name: &str, read: Result<String, TextError>) -> Result<Option<String>, String> {
+    const EXPECTED: &str = "expected a few lines of NAME=value";
+    match read {
+        Ok(text) => Ok(Some(text)),
+        Err(TextError::Read(error)) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(error @ TextError::NotUtf8 { line, .. }) => Err(format!("{name}, line {line}: {error}; {EXPECTED}")),
+        Err(error) => Err(format!("{name}: {error}; {EXPECTED}")),
     }
 }
 

@@ -22,7 +22,12 @@ pub enum TextError {
 impl fmt::Display for TextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Read(error) => write!(f, "cannot be read: {error}"),
+            Self::Read(error) => {
+                let reason = error.to_string();
+                let mut reason = reason.split(" (os error").next().unwrap_or_default().chars();
+                let first: String = reason.next().into_iter().flat_map(char::to_lowercase).collect();
+                write!(f, "cannot be read: {first}{}", reason.as_str())
+            }
             Self::TooLong(most) => write!(f, "is longer than {most} bytes"),
             Self::NotUtf8 { .. } => f.write_str("is no text in UTF-8"),
         }
@@ -71,5 +76,13 @@ mod tests {
         assert_eq!(read(&b"whole"[..], 5).unwrap(), "whole");
         assert!(matches!(read(&b"longer"[..], 5), Err(TextError::TooLong(5))));
         assert!(matches!(read(io::repeat(0), 5), Err(TextError::TooLong(5))));
+    }
+
+    #[test]
+    fn says_why_a_file_cannot_be_read_as_part_of_a_sentence() {
+        let said = |error| TextError::Read(error).to_string();
+        assert_eq!(said(io::Error::from_raw_os_error(2)), "cannot be read: no such file or directory");
+        assert_eq!(said(io::Error::other("it is a pipe")), "cannot be read: it is a pipe");
+        assert_eq!(said(io::Error::other("")), "cannot be read: ");
     }
 }
