@@ -275,7 +275,7 @@ fn node() {
 fn iperf3() {
     let gateways = Gateways::start();
     let address = SocketAddr::new(address().ip(), 5201);
-    // A server for each run: one that was probed for may count the probe as a test.
+    // A server for each run: after one it listens anew, and nobody could tell when.
     for arguments in [&["-P", "1"][..], &["-P", "8"], &["-P", "8", "-R"], &["-P", "2", "--bidir"]] {
         let mut command = plain(program("iperf3"));
         let server = Server::start(command.args(["-s", "-B", &address.ip().to_string()]), address);

@@ -2,7 +2,7 @@
 
 use super::{LIMIT, phoebus, plain, preloaded};
 use serde_json::Value;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -93,14 +93,27 @@ pub fn address() -> SocketAddr {
     SocketAddr::from(([127, 192 + (pid >> 8) as u8 % 63, pid as u8, NEXT.fetch_add(1, Ordering::Relaxed)], 5006))
 }
 
-/// Waits until somebody listens there.
+/// Waits until somebody listens there. It does not connect to find out: a server may take that for its client, and iperf3's
+/// closes its listener, and resets whoever else has connected meanwhile, when that client is gone.
 #[track_caller]
 pub fn until_listening(address: SocketAddr) {
     let begun = Instant::now();
-    while TcpStream::connect(address).is_err() {
+    while !is_listening(address) {
         assert!(begun.elapsed() < LIMIT, "nobody listens at {address}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Whether somebody listens at an IPv4 address, by the kernel's own list (proc_pid_net(5)).
+fn is_listening(address: SocketAddr) -> bool {
+    const LISTEN: &str = "0A";
+    let IpAddr::V4(ip) = address.ip() else { panic!("{address} is no IPv4 address") };
+    let own = format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .any(|line| line[1] == own && line[3] == LISTEN)
 }
 
 /// A server of a test's; it ends with this value.
