@@ -6,6 +6,7 @@
 //! - [`transport`]: the seam. A [`Stream`] is a connection of any transport: it reads, writes, shuts down either side, gives
 //!   [`Stats`] and watches for errors while nobody reads.
 //! - [`tcp`]: the transport that everyone has.
+//! - [`udt`]: UDT4 over UDP, for long paths with loss and circuits with a rate.
 //! - [`carrier`]: moves bytes from stream to stream through pipes that belong to a pool, without copying them.
 //! - [`dial`]: names to addresses, addresses to a connection (RFC 8305), all in bounded time.
 //! - [`host`]: what the host's own settings take away from a profile, and the command that would change them.
@@ -29,6 +30,7 @@ mod stream;
 mod sys;
 pub mod tcp;
 pub mod transport;
+pub mod udt;
 
 pub use carrier::{Carrier, PipePool};
 pub use error::{Error, code_of, reason};

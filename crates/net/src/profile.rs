@@ -40,6 +40,9 @@ pub struct Profile {
     /// The most that one connection sends per second, headers included: the rate of a circuit, say (S17, S25). No bound by
     /// default.
     pub rate: Option<BitRate>,
+    /// Largest IP packet of UDT, in bytes, its header included. 1500 by default, or what the first link carries if that is
+    /// less: nothing finds out what the path carries.
+    pub mss: Option<u32>,
     /// What the segment can carry. Only for advice: with it, buffers that the host's limits keep below the
     /// bandwidth-delay product are reported ([`crate::host`]).
     pub capacity: Option<BitRate>,
@@ -59,6 +62,7 @@ impl Default for Profile {
             fast_open: true,
             multipath: false,
             rate: None,
+            mss: None,
             capacity: None,
         }
     }
@@ -137,15 +141,25 @@ pub enum CongestionControl {
     Cubic,
     /// NewReno (RFC 6582).
     Reno,
+    /// UDT's control by a model of the path, and what `auto` means there: it takes loss for congestion only while packets
+    /// queue, and so fills long paths with loss.
+    Model,
+    /// UDT's own (DAIMD), for circuits with little loss.
+    Native,
+    /// UDT at the profile's rate, whatever happens: for a circuit that nobody else uses.
+    Fixed,
 }
 
 impl CongestionControl {
-    const NAMES: [(&'static str, Self); 5] = [
+    const NAMES: [(&'static str, Self); 8] = [
         ("auto", Self::Auto),
         ("system", Self::System),
         ("bbr", Self::Bbr),
         ("cubic", Self::Cubic),
         ("reno", Self::Reno),
+        ("model", Self::Model),
+        ("native", Self::Native),
+        ("fixed", Self::Fixed),
     ];
 
     /// The kernel's name of what is asked for, if anything is.
@@ -154,8 +168,13 @@ impl CongestionControl {
             Self::Auto | Self::Bbr => Some("bbr"),
             Self::Cubic => Some("cubic"),
             Self::Reno => Some("reno"),
-            Self::System => None,
+            Self::System | Self::Model | Self::Native | Self::Fixed => None,
         }
+    }
+
+    /// Whether it is one of those that UDT alone has.
+    pub fn is_udts(self) -> bool {
+        matches!(self, Self::Model | Self::Native | Self::Fixed)
     }
 }
 
@@ -164,7 +183,9 @@ impl FromStr for CongestionControl {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
-        found.ok_or_else(|| format!("\"{text}\" is not one of auto, system, bbr, cubic and reno"))
+        found.ok_or_else(|| {
+            format!("\"{text}\" is not one of auto, system, bbr, cubic and reno, or of UDT's model, native and fixed")
+        })
     }
 }
 
@@ -199,7 +220,7 @@ mod tests {
         for text in ["auto", "8MiB", "4KiB"] {
             assert_eq!(text.parse::<Buffer>().unwrap().to_string(), text);
         }
-        for text in ["auto", "system", "bbr", "cubic", "reno"] {
+        for text in ["auto", "system", "bbr", "cubic", "reno", "model", "native", "fixed"] {
             assert_eq!(text.parse::<CongestionControl>().unwrap().to_string(), text);
         }
         assert!("vegas".parse::<CongestionControl>().unwrap_err().contains("bbr, cubic and reno"));

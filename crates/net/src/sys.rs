@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "thin edges to the kernel, one call each")]
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -55,6 +55,43 @@ pub(crate) fn unacknowledged(fd: BorrowedFd) -> io::Result<usize> {
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     check(result)?;
     Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+/// Bytes of the largest IP packet that the route to `to` takes, as far as this host knows (IP_MTU). Sends nothing.
+pub(crate) fn path_mtu(to: SocketAddr) -> Option<u32> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(to).ok()?;
+    let (level, option) =
+        if to.is_ipv4() { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
+    let (mut mtu, mut len): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the descriptor is open for the call; the kernel writes at most `len` bytes, the length of `mtu`, to it.
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut mtu).cast(), &raw mut len) };
+    check(result).ok()?;
+    u32::try_from(mtu).ok()
+}
+
+/// Lets what does not fit into one IP packet of the path go in fragments.
+pub(crate) fn allow_fragments(fd: BorrowedFd, v6: bool) -> io::Result<()> {
+    let v4 = [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT)];
+    let v6_options = [
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT),
+        (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0),
+    ];
+    for (level, option, value) in if v6 { &v6_options[..] } else { &v4[..] } {
+        // SAFETY: `fd` is open for the call; the pointer and the length describe `value`, which outlives the call.
+        let result = unsafe {
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                *level,
+                *option,
+                std::ptr::from_ref(value).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+        check(result)?;
+    }
+    Ok(())
 }
 
 /// Puts a listener under the watch of the caller's runtime.

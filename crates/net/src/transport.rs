@@ -239,6 +239,7 @@ impl Registry {
     pub fn standard() -> Self {
         let mut registry = Self::default();
         registry.add(Arc::new(crate::tcp::Tcp));
+        registry.add(Arc::new(crate::udt::Udt::default()));
         registry
     }
 

@@ -97,6 +97,10 @@ fn clamped(which: &str, limit: &str, asked: u64, in_force: usize, notes: &mut Ve
 }
 
 fn set_congestion_control(socket: &Socket, asked: CongestionControl, notes: &mut Vec<String>) -> io::Result<()> {
+    if asked.is_udts() {
+        let why = format!("congestion control \"{asked}\" is UDT's, and TCP has none of that name");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     let Some(name) = asked.kernel_name() else { return Ok(()) };
     let Err(error) = socket.set_tcp_congestion(name.as_bytes()) else { return Ok(()) };
     let why = match Errno::from_io_error(&error) {

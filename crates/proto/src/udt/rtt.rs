@@ -9,18 +9,28 @@ pub(super) struct Rtt {
     smoothed: Duration,
     variation: Duration,
     measured: bool,
+    /// The least of the last measurements, and of those before them.
+    least: [Option<Duration>; 2],
+    count: u32,
 }
 
 impl Rtt {
     /// What UDT assumes before it has measured anything.
     const INITIAL: Duration = Duration::from_millis(100);
+    /// Measurements of which the least is kept together.
+    const LEAST_OF: u32 = 256;
 
     pub(super) fn new() -> Self {
-        Self { smoothed: Self::INITIAL, variation: Self::INITIAL / 2, measured: false }
+        Self { smoothed: Self::INITIAL, variation: Self::INITIAL / 2, measured: false, least: [None; 2], count: 0 }
     }
 
     /// Takes in a measurement. The first one counts in full.
     pub(super) fn measured(&mut self, rtt: Duration) {
+        self.count += 1;
+        if self.count > Self::LEAST_OF {
+            (self.least, self.count) = ([None, self.least[0]], 1);
+        }
+        self.least[0] = Some(self.least[0].map_or(rtt, |least| least.min(rtt)));
         if !self.measured {
             (self.smoothed, self.variation, self.measured) = (rtt, rtt / 2, true);
             return;
@@ -42,6 +52,11 @@ impl Rtt {
 
     pub(super) fn get(&self) -> Duration {
         self.smoothed
+    }
+
+    /// The least of the last 256 to 512 measurements: of some seconds.
+    pub(super) fn min(&self) -> Option<Duration> {
+        self.least.into_iter().flatten().min()
     }
 
     pub(super) fn variation(&self) -> Duration {
@@ -83,5 +98,16 @@ mod tests {
         assert_eq!((rtt.get(), rtt.variation()), (ms(45), ms(25)));
         assert_eq!(rtt.timeout(), ms(45 + 100 + 20));
         assert_eq!(rtt.reported(u32::MAX, 0), None);
+    }
+
+    #[test]
+    fn the_least_is_of_late() {
+        let mut rtt = Rtt::new();
+        assert_eq!(rtt.min(), None);
+        rtt.measured(ms(10));
+        (0..300).for_each(|_| rtt.measured(ms(40)));
+        assert_eq!(rtt.min(), Some(ms(10)));
+        (0..300).for_each(|_| rtt.measured(ms(50)));
+        assert_eq!(rtt.min(), Some(ms(40)));
     }
 }

@@ -24,8 +24,10 @@ impl Connection {
             State::Open(open) if packet.destination == 0 && matches!(packet.body, Body::Handshake(_)) => {
                 open.handshake_due |= open.role != Role::Client;
             }
-            State::Closed { shutdown_due, until, .. } => {
-                *shutdown_due |= *until > now && !matches!(packet.body, Body::Shutdown);
+            State::Closed { ack_due, shutdown_due, until, .. } => {
+                let answer = *until > now && !matches!(packet.body, Body::Shutdown);
+                *ack_due |= answer;
+                *shutdown_due |= answer;
             }
             State::Open(_) => self.packets_ignored += 1,
         }

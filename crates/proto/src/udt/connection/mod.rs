@@ -40,6 +40,7 @@ pub struct Connection {
     last_heard: Duration,
     last_sent: Duration,
     rate_limit: Option<u64>,
+    control: &'static str,
     packets_ignored: u64,
 }
 
@@ -116,11 +117,13 @@ pub enum CloseReason {
 enum State {
     Opening(Opening),
     Open(Box<Open>),
-    /// Over. What has arrived can still be read; whatever comes is answered by a shutdown, until a time.
+    /// Over. What has arrived can still be read; whatever comes is answered by a last acknowledgement and a shutdown, until
+    /// a time.
     Closed {
         reason: CloseReason,
         peer_socket: u32,
         rest: Option<Box<Open>>,
+        ack_due: bool,
         shutdown_due: bool,
         until: Duration,
     },
@@ -194,9 +197,10 @@ impl Connection {
     }
 
     fn new(now: Duration, config: Arc<Config>, remote: SocketAddr, socket: u32, seed: u64, state: State) -> Self {
-        let rate_limit = config.rate_limit;
+        let (rate_limit, control) = (config.rate_limit, config.control.name());
         Self {
             config,
+            control,
             remote,
             socket,
             seed,
@@ -235,18 +239,47 @@ impl Connection {
         matches!(&self.state, State::Closed { until, shutdown_due: false, .. } if *until <= now)
     }
 
+    /// Until when a closed connection answers what still comes; then it can be forgotten. `None` for one that is not closed.
+    pub fn drained_at(&self) -> Option<Duration> {
+        if let State::Closed { until, .. } = &self.state { Some(*until) } else { None }
+    }
+
+    /// Bytes of the longest datagram that this end sends.
+    pub fn datagram_len(&self) -> usize {
+        let mss = self.rest().map_or(self.config.mss, |open| open.mss);
+        (mss - super::IP_UDP_LEN) as usize
+    }
+
+    /// The name of the rate control in force.
+    pub fn control(&self) -> &'static str {
+        self.control
+    }
+
     /// Bytes of the stream that [`write`](Self::write) would take at present.
     pub fn writable(&self) -> usize {
         match &self.state {
-            State::Open(open) if open.closing.is_none() && self.config.kind == Kind::Stream => open.send.room(),
+            State::Open(open) if open.closing.is_none() && self.config.kind == Kind::Stream => {
+                open.send.room(open.control.pace().window)
+            }
             _ => 0,
+        }
+    }
+
+    /// Whether there is so much room that waking a writer is worth it.
+    pub fn is_roomy(&self) -> bool {
+        match &self.state {
+            State::Open(open) if open.closing.is_none() => open.send.is_roomy(open.control.pace().window),
+            _ => false,
         }
     }
 
     /// Takes bytes of the stream and returns how many; none unless the connection is open.
     pub fn write(&mut self, data: &[u8]) -> usize {
         match &mut self.state {
-            State::Open(open) if open.closing.is_none() && self.config.kind == Kind::Stream => open.send.write(data),
+            State::Open(open) if open.closing.is_none() && self.config.kind == Kind::Stream => {
+                let window = open.control.pace().window;
+                open.send.write(data, window)
+            }
             _ => 0,
         }
     }
@@ -343,11 +376,22 @@ impl Connection {
         self.rate_limit = bits_per_second;
     }
 
+    /// The limit of the rate in force, in bits per second.
+    pub fn rate_limit(&self) -> Option<u64> {
+        self.rate_limit
+    }
+
+    /// Packets that the send and the receive buffer hold at most.
+    pub fn buffers(&self) -> [u32; 2] {
+        [self.config.send_buffer, self.config.receive_buffer]
+    }
+
     /// Exchanges the rate control.
     pub fn set_control(&mut self, now: Duration, factory: &dyn control::Factory) {
         let (rtt, seed) = (self.rtt, self.seed);
         if let State::Open(open) = &mut self.state {
             open.control = factory.build(now, &open.path(&rtt, seed));
+            self.control = factory.name();
         }
     }
 
@@ -419,13 +463,15 @@ impl Connection {
 
     /// Ends the connection, and tells the peer if this end wants it to.
     fn end(&mut self, now: Duration, reason: CloseReason) {
-        let placeholder = State::Closed { reason, peer_socket: 0, rest: None, shutdown_due: false, until: now };
+        let placeholder =
+            State::Closed { reason, peer_socket: 0, rest: None, ack_due: false, shutdown_due: false, until: now };
         match std::mem::replace(&mut self.state, placeholder) {
             State::Open(open) => {
                 let tell = matches!(reason, CloseReason::Local | CloseReason::Lingered(_) | CloseReason::Silence(_));
                 let until = if tell { now + Self::DRAIN } else { now };
                 let peer_socket = open.peer_socket;
-                self.state = State::Closed { reason, peer_socket, rest: Some(open), shutdown_due: tell, until };
+                let rest = Some(open);
+                self.state = State::Closed { reason, peer_socket, rest, ack_due: tell, shutdown_due: tell, until };
             }
             State::Opening(_) => {}
             closed @ State::Closed { .. } => self.state = closed,

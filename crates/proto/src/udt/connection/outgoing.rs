@@ -6,7 +6,10 @@ use crate::udt::packet::{self, Body, HEADER_LEN, Packet};
 use crate::udt::send::Next;
 use std::time::Duration;
 
-/// Datagrams to send to the peer, one after the other in the caller's buffer.
+/// Most packets that go out together: what UDP_SEGMENT takes since there is one (Linux 4.18).
+const SEGMENTS_MAX: u32 = 64;
+
+/// Datagrams to send to the peer, one after the other in the caller's buffer: at most 64, as many as UDP_SEGMENT takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
     /// Bytes of all of them.
@@ -32,8 +35,12 @@ impl Connection {
                 let (destination, request) = opening.poll(now)?;
                 single(buf, timestamp, destination, Body::Handshake(request))
             }
-            State::Closed { peer_socket, shutdown_due, .. } => {
+            State::Closed { peer_socket, rest, ack_due, shutdown_due, .. } => {
                 let destination = *peer_socket;
+                // A peer that waits for word of its last packets has it before it is left.
+                if let Some(open) = rest.as_ref().filter(|_| std::mem::take(ack_due)) {
+                    return single(buf, timestamp, destination, open.receive.last_acknowledgement());
+                }
                 std::mem::take(shutdown_due).then(|| single(buf, timestamp, destination, Body::Shutdown))?
             }
             State::Open(open) if open.handshake_due => {
@@ -74,8 +81,8 @@ impl Open {
             return single(buf, timestamp, self.peer_socket, body);
         }
         let pace = self.pace(limit);
-        let (mut at, mut segment) = (0, 0);
-        while self.in_pair || self.pacer.is_ready(now) {
+        let (mut at, mut segment, mut count) = (0, 0, 0);
+        while count < SEGMENTS_MAX && (self.in_pair || self.pacer.is_ready(now)) {
             let (index, len) = match self.send.peek(now, pace.window) {
                 Some(Next::Packet { index, len }) => (index, len),
                 Some(Next::Drop { message, first, last }) => {
@@ -93,6 +100,7 @@ impl Open {
             let body = Body::Data { seq, place, payload };
             let packet = Packet { timestamp, destination: self.peer_socket, body };
             at += packet.encode(&mut buf[at..])?;
+            count += 1;
             let part = f64::from(size as u32 + crate::udt::IP_UDP_LEN) / f64::from(self.mss);
             self.pacer.charge(now, pace.interval, part);
             // The first of a pair is followed at once, and both are paid for.

@@ -18,6 +18,12 @@ pub struct Stats {
     pub bytes_acknowledged: u64,
     /// Data packets sent again.
     pub packets_resent: u64,
+    /// Their payload.
+    pub bytes_resent: u64,
+    /// Bytes that the application gave, and of those, the ones that were never sent.
+    pub bytes_written: u64,
+    /// See [`bytes_written`](Self::bytes_written).
+    pub bytes_unsent: u64,
     /// Packets that the peer, or a time-out, has shown to be lost.
     pub packets_lost: u64,
     /// Data packets received, and the payload of those that were new.
@@ -58,6 +64,10 @@ pub struct Stats {
     pub peer_capacity: f64,
     /// The MSS in force.
     pub mss: u32,
+    /// When anything was last heard of the peer.
+    pub last_heard: Duration,
+    /// The least round-trip time that was measured; zero if none was.
+    pub min_rtt: Duration,
 }
 
 impl Connection {
@@ -66,7 +76,9 @@ impl Connection {
         let mut stats = Stats {
             rtt: self.rtt.get(),
             rtt_variation: self.rtt.variation(),
+            min_rtt: self.rtt.min().unwrap_or_default(),
             ignored: self.packets_ignored,
+            last_heard: self.last_heard,
             ..Stats::default()
         };
         let Some(open) = self.rest() else { return stats };
@@ -75,6 +87,9 @@ impl Connection {
         stats.bytes_sent = sent.bytes;
         stats.bytes_acknowledged = sent.acked_bytes;
         stats.packets_resent = sent.resent;
+        stats.bytes_resent = sent.resent_bytes;
+        stats.bytes_written = sent.taken_bytes;
+        stats.bytes_unsent = sent.taken_bytes.saturating_sub(sent.bytes - sent.resent_bytes);
         stats.packets_lost = sent.lost;
         stats.packets_received = received.packets;
         stats.bytes_received = received.bytes;

@@ -119,6 +119,8 @@ impl Control {
     const LOSS_MAX: f64 = 0.1;
     /// Packets that may always be under way.
     const WINDOW_MIN: f64 = 16.0;
+    /// What is sent, or received, together.
+    const BATCH: Duration = Duration::from_millis(1);
     /// After how long the minimum round-trip time is measured again, and how long that takes at least.
     const MIN_RTT_AGE: Duration = Duration::from_secs(10);
     const PROBE_TIME: Duration = Duration::from_millis(200);
@@ -210,9 +212,10 @@ impl Control {
             Phase::Cruise { step, .. } => (Self::CRUISE[step], 2.0),
             Phase::Probe { .. } => (1.0, 0.5),
         };
-        // What is received waits for an acknowledgement for up to a SYN, or 64 packets.
-        let held = (rate * SYN.as_secs_f64()).min(64.0);
-        let window = (self.path_packets() * window_gain + held).min(self.bound).max(Self::WINDOW_MIN);
+        // What is received waits for an acknowledgement for up to a SYN, or until there are 64 packets, which a receiver
+        // that takes them in batches sees late. Without room for it a window could never grow on a short path.
+        let held = (rate * SYN.as_secs_f64()).min(64.0 + rate * Self::BATCH.as_secs_f64());
+        let window = ((self.path_packets() + held) * window_gain).min(self.bound).max(Self::WINDOW_MIN);
         let window = window.min(f64::from(path.window_max.min(self.window_max))) as u32;
         self.pace = Pace { interval: 1e9 / (rate * gain), window };
     }

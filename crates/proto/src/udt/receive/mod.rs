@@ -153,6 +153,11 @@ impl Receiver {
         })
     }
 
+    /// What has arrived, for a peer that will hear no more.
+    pub(super) fn last_acknowledgement(&self) -> Body<'static> {
+        Body::Ack { number: 0, report: AckReport { next: self.ring.next(), path: None, rates: None } }
+    }
+
     /// The next bytes of the stream; none if there are none. They stay until they are [consumed](Self::consume).
     pub(super) fn chunk(&self) -> &[u8] {
         if self.messages.is_some() || self.ring.read() == self.ring.next() {

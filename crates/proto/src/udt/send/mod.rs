@@ -59,8 +59,11 @@ pub(super) struct SendCounters {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) resent: u64,
+    pub(super) resent_bytes: u64,
     pub(super) lost: u64,
     pub(super) acked_bytes: u64,
+    /// Bytes taken from the application.
+    pub(super) taken_bytes: u64,
     pub(super) bogus: u64,
     pub(super) dropped_messages: u64,
 }
@@ -94,6 +97,10 @@ pub(super) struct Heard {
 impl Sender {
     /// Packets that a time-out sends again at most.
     const RESEND_MAX: u32 = 1024;
+    /// Packets that may wait on any path: 1.5 MB.
+    const WAITING_MIN: u32 = 1024;
+    /// Packets for which there need not be more room before a writer is woken.
+    const ROOMY_MAX: usize = 700;
     /// Longest time between two time-outs.
     const TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
@@ -149,15 +156,32 @@ impl Sender {
         self.delivery.delivered()
     }
 
-    /// Bytes of a stream that there is room for.
-    pub(super) fn room(&self) -> usize {
+    /// Bytes of a stream that there is room for, if `window` packets may be under way.
+    pub(super) fn room(&self, window: u32) -> usize {
         let tail = self.tail().map_or(0, |tail| self.pool.slot_len() - usize::from(tail.len));
-        (self.limit as usize - self.packets.len()) * self.pool.slot_len() + tail
+        self.limit_for(window).saturating_sub(self.packets.len()) * self.pool.slot_len() + tail
     }
 
-    /// Takes bytes of a stream, as many as there is room for, and returns how many.
-    pub(super) fn write(&mut self, data: &[u8]) -> usize {
-        let mut rest = data;
+    /// Whether there is so much room that waking a writer is worth it: a quarter of what may wait, or 1 MB.
+    pub(super) fn is_roomy(&self, window: u32) -> bool {
+        let waiting = self.waiting_for(window).min(self.limit);
+        self.limit_for(window).saturating_sub(self.packets.len()) >= (waiting as usize / 4).min(Self::ROOMY_MAX)
+    }
+
+    /// Packets that may wait to be sent: no more than the path takes at a time, so that on a short one what waits stays in
+    /// the processor's cache.
+    fn waiting_for(&self, window: u32) -> u32 {
+        window.max(Self::WAITING_MIN)
+    }
+
+    /// Packets that are held at most, those under way included.
+    fn limit_for(&self, window: u32) -> usize {
+        self.sent.saturating_add(self.waiting_for(window)).min(self.limit) as usize
+    }
+
+    /// Takes bytes of a stream, as many as there is [room](Self::room) for, and returns how many.
+    pub(super) fn write(&mut self, data: &[u8], window: u32) -> usize {
+        let (mut rest, limit) = (data, self.limit_for(window));
         if let Some(tail) = self.tail() {
             let (slot, at) = (tail.slot, usize::from(tail.len));
             let n = rest.len().min(self.pool.slot_len() - at);
@@ -167,14 +191,16 @@ impl Sender {
             }
             rest = &rest[n..];
         }
-        while !rest.is_empty() && self.packets.len() < self.limit as usize {
+        while !rest.is_empty() && self.packets.len() < limit {
             let n = rest.len().min(self.pool.slot_len());
             let place = Place::new(self.message, true, true, false);
             self.message = self.message.next();
             self.push(&rest[..n], place, None);
             rest = &rest[n..];
         }
-        data.len() - rest.len()
+        let taken = data.len() - rest.len();
+        self.counters.taken_bytes += taken as u64;
+        taken
     }
 
     /// Takes a message.
@@ -199,6 +225,7 @@ impl Sender {
             self.push(part, place, expires);
         }
         self.message = self.message.next();
+        self.counters.taken_bytes += data.len() as u64;
         Ok(())
     }
 
@@ -227,6 +254,7 @@ impl Sender {
         if index < self.sent as usize {
             packet.resent = true;
             self.counters.resent += 1;
+            self.counters.resent_bytes += u64::from(packet.len);
         } else {
             self.sent += 1;
         }

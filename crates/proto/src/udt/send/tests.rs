@@ -38,20 +38,20 @@ fn lost(sender: &mut Sender, now: Duration, first: u32, last: u32) -> u32 {
 #[test]
 fn small_writes_fill_packets_until_they_go() {
     let mut sender = sender(Kind::Stream);
-    assert_eq!((sender.write(b"ab"), sender.write(b"cde"), sender.room()), (2, 3, 62 * 4 + 3));
+    assert_eq!((sender.write(b"ab", 64), sender.write(b"cde", 64), sender.room(64)), (2, 3, 62 * 4 + 3));
     let Some(Next::Packet { index: 0, len: 4 }) = sender.peek(ms(0), 9) else { panic!("a full packet") };
     assert_eq!(sender.take(ms(0), 0).2, b"abcd");
-    sender.write(b"f");
+    sender.write(b"f", 64);
     assert_eq!(sender.take(ms(0), 1).2, b"ef");
-    assert_eq!(sender.write(b"g"), 1, "what has gone is not added to");
-    assert_eq!(sender.write(&[0; 1000]), 3 + 61 * 4);
-    assert_eq!(sender.room(), 0);
+    assert_eq!(sender.write(b"g", 64), 1, "what has gone is not added to");
+    assert_eq!(sender.write(&[0; 1000], 64), 3 + 61 * 4);
+    assert_eq!(sender.room(64), 0);
 }
 
 #[test]
 fn windows_hold_new_packets_back_and_not_repairs() {
     let mut sender = sender(Kind::Stream);
-    sender.write(&[0; 64 * 4]);
+    sender.write(&[0; 64 * 4], 64);
     assert_eq!(send(&mut sender, ms(0), 8), (0..8).collect::<Vec<_>>());
     assert!(!sender.has_next(8));
     // Of packets up to 4 it is now known that 0, 1 and 4 have arrived.
@@ -69,7 +69,7 @@ fn windows_hold_new_packets_back_and_not_repairs() {
 #[test]
 fn reports_that_cannot_be_true_change_nothing() {
     let mut sender = sender(Kind::Stream);
-    sender.write(&[0; 40]);
+    sender.write(&[0; 40], 64);
     send(&mut sender, ms(0), 5);
     assert_eq!(lost(&mut sender, ms(10), 4, 5), 0, "never sent");
     assert_eq!(lost(&mut sender, ms(10), 3, 1), 0, "backwards");
@@ -88,7 +88,7 @@ fn reports_that_cannot_be_true_change_nothing() {
 #[test]
 fn a_timeout_shows_the_ends_and_then_more_of_what_may_be_missing() {
     let mut sender = sender(Kind::Stream);
-    sender.write(&[0; 40]);
+    sender.write(&[0; 40], 64);
     send(&mut sender, ms(0), 32);
     assert_eq!(sender.timeout_at(&rtt()), Some(ms(50)));
     let mut resent = vec![];

@@ -1,0 +1,209 @@
+//! What the owner of a connection can do with it.
+
+use super::link::{Link, State};
+use super::settings;
+use crate::stats::Stats;
+use crate::transport::{Boxed, Change, Duplex};
+use phoebus_proto::udt::CloseReason;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+/// A UDT connection. Dropped, it is shut down, which its peer sees as an error; [disarmed](Duplex::disarm) before, it delivers
+/// what was written first.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    link: Arc<Link>,
+    disarmed: AtomicBool,
+}
+
+impl Connection {
+    pub(super) fn new(link: Arc<Link>) -> Self {
+        Self { link, disarmed: AtomicBool::new(false) }
+    }
+
+    /// Waits until the handshake is done.
+    pub(super) async fn opened(&self) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_write_ready(cx)).await?;
+        self.link.state().failure().map_or(Ok(()), Err)
+    }
+
+    /// Why the connection has ended, if it has.
+    pub(super) fn reason(&self) -> Option<CloseReason> {
+        self.link.state().connection.closed()
+    }
+
+    /// How much was done, the failure if there is one, or that nothing can be done now.
+    fn done(state: &State, n: usize) -> io::Result<usize> {
+        if n > 0 { Ok(n) } else { Err(state.failure().unwrap_or_else(|| io::ErrorKind::WouldBlock.into())) }
+    }
+}
+
+impl Duplex for Connection {
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        self.link.change(|state, _| {
+            let n = state.connection.read(buffer);
+            Self::done(state, n)
+        })
+    }
+
+    fn try_write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let write = |state: &mut State| {
+            let n = state.connection.write(bytes);
+            Self::done(state, n)
+        };
+        // Less than a packet is not worth waking the driver for, if more is to come.
+        if more && bytes.len() < 1024 {
+            return write(&mut self.link.state());
+        }
+        self.link.change(|state, _| write(state))
+    }
+
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.link.state();
+        if state.is_readable() {
+            return Poll::Ready(Ok(()));
+        }
+        state.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.link.state();
+        if state.is_writable() {
+            return Poll::Ready(Ok(()));
+        }
+        state.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn is_quiet(&self) -> io::Result<bool> {
+        let state = self.link.state();
+        if !state.connection.chunk().is_empty() {
+            return Ok(false);
+        }
+        state.failure().map_or(Ok(true), Err)
+    }
+
+    fn failed(&self) -> Boxed<'_, io::Error> {
+        Box::pin(async {
+            loop {
+                let mut ended = std::pin::pin!(self.link.ended.notified());
+                ended.as_mut().enable();
+                if let Some(error) = self.link.state().failure() {
+                    return error;
+                }
+                ended.await;
+            }
+        })
+    }
+
+    /// UDT has no half-close: sessions on it are framed.
+    fn shutdown_write(&self) -> io::Result<()> {
+        let state = self.link.state();
+        Err(state.failure().unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
+    }
+
+    fn unacknowledged(&self) -> io::Result<usize> {
+        let state = self.link.state();
+        let stats = state.connection.stats();
+        match ((stats.bytes_written - stats.bytes_acknowledged) as usize, state.failure()) {
+            // What was delivered was, whatever came after it.
+            (0, _) => Ok(0),
+            (_, Some(error)) => Err(error),
+            (left, None) => Ok(left),
+        }
+    }
+
+    fn disarm(&self) {
+        self.disarmed.store(true, Ordering::Relaxed);
+    }
+
+    fn set(&self, change: Change) -> io::Result<()> {
+        self.link.change(|state, now| {
+            match change {
+                Change::Rate(rate) => state.connection.set_rate_limit(rate.map(|rate| rate.0)),
+                Change::CongestionControl(asked) => {
+                    let control = settings::control(asked, state.connection.rate_limit())?;
+                    state.connection.set_control(now, &*control);
+                }
+                // They were agreed on when the connection was opened.
+                Change::SendBuffer(_) | Change::ReceiveBuffer(_) => return Err(io::ErrorKind::Unsupported.into()),
+            }
+            Ok(())
+        })
+    }
+
+    fn stats(&self) -> io::Result<Stats> {
+        let now = self.link.hub.now();
+        let state = self.link.state();
+        let (connection, stats) = (&state.connection, state.connection.stats());
+        let payload = connection.datagram_len() as u64 - 16;
+        let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let [send_buffer, receive_buffer] = connection.buffers().map(|packets| u64::from(packets) * payload);
+        Ok(Stats {
+            bytes_sent: stats.bytes_sent,
+            bytes_acked: stats.bytes_acknowledged,
+            bytes_received: stats.bytes_received,
+            bytes_retransmitted: stats.bytes_resent,
+            retransmits: stats.packets_resent,
+            segments_sent: stats.packets_sent,
+            lost: stats.packets_to_resend,
+            in_flight: stats.packets_under_way,
+            unsent: u32::try_from(stats.bytes_unsent).unwrap_or(u32::MAX),
+            rtt_us: micros(stats.rtt),
+            rtt_var_us: micros(stats.rtt_variation),
+            min_rtt_us: micros(stats.min_rtt),
+            delivery_rate: (stats.peer_receiving_rate * payload as f64) as u64,
+            pacing_rate: (stats.sending_rate / 8.0) as u64,
+            congestion_window: stats.congestion_window,
+            sending_period_ns: (f64::from(stats.mss) * 8e9 / stats.sending_rate.max(1.0)) as u64,
+            segment_size: payload as u32,
+            send_buffer,
+            receive_buffer,
+            congestion_control: connection.control().to_owned(),
+            last_ack_ms: u32::try_from(now.saturating_sub(stats.last_heard).as_millis()).unwrap_or(u32::MAX),
+            closed: connection.closed().is_some(),
+        })
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        let bound = self.link.hub.socket.local_addr();
+        Ok(SocketAddr::new(self.link.state().local.unwrap_or_else(|| bound.ip()), bound.port()))
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.link.remote)
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.link.hub.socket.note().map(|note| &**note)
+    }
+
+    /// Its readiness comes from the driver's thread to whichever runtime asks.
+    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        Ok(self)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let disarmed = self.disarmed.load(Ordering::Relaxed);
+        self.link.change(|state, now| {
+            if disarmed {
+                state.connection.close(now)
+            } else {
+                state.connection.abort(now)
+            }
+            (state.reader, state.writer) = (None, None);
+        });
+    }
+}

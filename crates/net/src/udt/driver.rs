@@ -1,0 +1,332 @@
+//! The thread behind a port.
+//!
+//! Every round it takes what has arrived, looks at the connections for which that, a timer or their owner gives a reason, and
+//! sends what they may send, a batch at a time; then it sleeps until the next timer, a datagram or an owner wakes it. No
+//! connection holds up the others: after some batches it goes to the end of the queue.
+
+use super::hub::Hub;
+use super::link::{Link, State};
+use super::socket::{Held, Route as Way, Sent};
+use phoebus_proto::udt::packet::{CONTROL_LEN_MAX, Packet};
+use phoebus_proto::udt::{Arrival, Incoming, Route, Transmit};
+use quinn_udp::RecvMeta;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io::{self, IoSliceMut};
+use std::net::IpAddr;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+/// Datagrams, or with UDP_GRO trains of them, that one call takes.
+const RECEIVED_MAX: usize = 16;
+/// Longest of them.
+const DATAGRAM_MAX: usize = 65_536;
+/// Calls after which connections are looked at, though more may have arrived.
+const RECEIVES: usize = 4;
+/// Batches that a connection sends in its turn.
+const BATCHES: usize = 8;
+
+/// The thread's own.
+#[derive(Debug)]
+pub(super) struct Driver {
+    hub: Arc<Hub>,
+    links: HashMap<u32, Entry>,
+    timers: BTreeSet<(Duration, u32)>,
+    /// Connections to look at.
+    due: VecDeque<u32>,
+    inbox: Box<[u8]>,
+    out: Box<[u8]>,
+    /// What is in `out` and has to go first.
+    held: Option<Held>,
+    /// Whether something may have arrived, and whether it did while the thread slept.
+    may_receive: bool,
+    slept: bool,
+    stop: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    link: Arc<Link>,
+    timer: Option<Duration>,
+    is_due: bool,
+    is_settled: bool,
+}
+
+impl Driver {
+    pub(super) fn new(hub: Arc<Hub>) -> Self {
+        Self {
+            hub,
+            links: HashMap::new(),
+            timers: BTreeSet::new(),
+            due: VecDeque::new(),
+            inbox: vec![0; RECEIVED_MAX * DATAGRAM_MAX].into(),
+            out: vec![0; DATAGRAM_MAX].into(),
+            held: None,
+            may_receive: true,
+            slept: false,
+            stop: false,
+        }
+    }
+
+    /// Runs until the port is closed and its connections have ended.
+    pub(super) fn run(&mut self) {
+        while !(self.stop && self.links.is_empty()) {
+            self.run_errands();
+            if self.may_receive {
+                self.receive();
+            }
+            self.check_timers();
+            self.send();
+            if self.due.is_empty() && !self.may_receive || self.held.is_some() {
+                self.sleep();
+            }
+        }
+    }
+
+    fn run_errands(&mut self) {
+        let mut errands = self.hub.errands();
+        self.stop = errands.stop;
+        let (new, kicked) = (std::mem::take(&mut errands.new), std::mem::take(&mut errands.kicked));
+        drop(errands);
+        for link in new {
+            self.add(link);
+        }
+        kicked.into_iter().for_each(|socket| self.look_at(socket));
+    }
+
+    fn add(&mut self, link: Arc<Link>) {
+        let socket = link.socket;
+        self.links.insert(socket, Entry { link, timer: None, is_due: false, is_settled: false });
+        self.look_at(socket);
+    }
+
+    /// Has a connection looked at.
+    fn look_at(&mut self, socket: u32) {
+        if let Some(entry) = self.links.get_mut(&socket).filter(|entry| !entry.is_due) {
+            entry.is_due = true;
+            self.due.push_back(socket);
+        }
+    }
+
+    fn check_timers(&mut self) {
+        let Some(&(first, _)) = self.timers.first() else { return };
+        let now = self.hub.now();
+        if first > now {
+            return;
+        }
+        while let Some((_, socket)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.timers.pop_first();
+            if let Some(entry) = self.links.get_mut(&socket) {
+                entry.timer = None;
+            }
+            self.look_at(socket);
+        }
+    }
+
+    fn receive(&mut self) {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        let is_first = std::mem::take(&mut self.slept);
+        self.may_receive = (0..RECEIVES).all(|call| self.receive_some(&mut inbox, is_first && call == 0));
+        self.inbox = inbox;
+    }
+
+    /// Takes what one call gives; `true` if there may be more.
+    fn receive_some(&mut self, inbox: &mut [u8], is_first: bool) -> bool {
+        let mut metas = [RecvMeta::default(); RECEIVED_MAX];
+        let mut slots = inbox.chunks_exact_mut(DATAGRAM_MAX);
+        let mut buffers: [_; RECEIVED_MAX] = std::array::from_fn(|_| IoSliceMut::new(slots.next().unwrap_or_default()));
+        let Some(count) = self.hub.socket.receive(&mut buffers, &mut metas) else { return false };
+        let now = self.hub.now();
+        // What was there before, and what came in one train, has no time of its own.
+        let is_alone = is_first && count == 1 && metas[0].len <= metas[0].stride;
+        let arrival = if is_alone { Arrival::Alone } else { Arrival::Batched };
+        for (bytes, meta) in inbox.chunks_exact(DATAGRAM_MAX).zip(&metas[..count]) {
+            self.take_in(now, &bytes[..meta.len.min(DATAGRAM_MAX)], meta, arrival);
+        }
+        count == RECEIVED_MAX
+    }
+
+    /// Gives the datagrams of one train, all from one address, to whom they are for.
+    fn take_in(&mut self, now: Duration, bytes: &[u8], meta: &RecvMeta, arrival: Arrival) {
+        let mut answer = [0; CONTROL_LEN_MAX];
+        let mut train = bytes.chunks(meta.stride.max(1)).peekable();
+        while let Some(datagram) = train.next() {
+            let route = self.hub.desk().endpoint.route(now, meta.addr, datagram, &mut answer);
+            match route {
+                Route::Connection(socket) => {
+                    let Some(entry) = self.links.get(&socket) else { continue };
+                    let mut state = entry.link.state();
+                    state.local = state.local.or(meta.dst_ip);
+                    state.connection.handle(now, datagram, arrival);
+                    // Mostly those that follow are for the same.
+                    while let Some(datagram) = train.next_if(|next| Packet::destination_of(next) == Some(socket)) {
+                        state.connection.handle(now, datagram, arrival);
+                    }
+                    drop(state);
+                    self.look_at(socket);
+                }
+                Route::Incoming(incoming) => self.accept(now, &incoming, meta.dst_ip),
+                Route::Answer(len) => {
+                    let way = Way { to: meta.addr, from: meta.dst_ip };
+                    // One that finds no room is asked for again.
+                    let _ = self.hub.socket.send(way, &answer[..len], len);
+                }
+                Route::Ignore => {}
+            }
+        }
+    }
+
+    /// Takes a newcomer, if somebody has room for it; otherwise it asks again.
+    fn accept(&mut self, now: Duration, incoming: &Incoming, local: Option<IpAddr>) {
+        let mut desk = self.hub.desk();
+        let Some(acceptor) = &desk.acceptor else { return };
+        let Ok(permit) = acceptor.clone().try_reserve_owned() else { return };
+        let Some(connection) = desk.endpoint.accept(now, incoming) else { return };
+        drop(desk);
+        if let Ok(link) = self.hub.register(connection, local) {
+            permit.send(link);
+        }
+    }
+
+    /// Sends what may go, until nothing may or the socket is full.
+    fn send(&mut self) {
+        if let Some(Held { route, transmit }) = self.held.take() {
+            self.send_batch(route, transmit);
+        }
+        // Those that come in meanwhile have their turn in the next round.
+        for _ in 0..self.due.len() {
+            if self.held.is_some() {
+                return;
+            }
+            let Some(socket) = self.due.pop_front() else { return };
+            if self.attend(socket) {
+                self.due.push_back(socket);
+            }
+        }
+    }
+
+    /// Gives a connection its turn; `true` if it has more to send.
+    fn attend(&mut self, socket: u32) -> bool {
+        let Some(entry) = self.links.get_mut(&socket) else { return false };
+        entry.is_due = false;
+        let link = entry.link.clone();
+        let mut state = link.state();
+        state.wakeup = Duration::ZERO;
+        state.connection.handle_timeout(self.hub.now());
+        for _ in 0..BATCHES {
+            let len = self.hub.socket.batch_len(state.connection.datagram_len());
+            let Some(transmit) = state.connection.poll_transmit(self.hub.now(), &mut self.out[..len]) else {
+                self.leave(&link, state);
+                return false;
+            };
+            let way = Way { to: link.remote, from: state.local };
+            drop(state);
+            let failed = self.send_batch(way, transmit);
+            state = link.state();
+            if let Some(error) = failed {
+                let is_opening = !state.connection.is_open() && state.connection.closed().is_none();
+                // A route may come back; a packet that is too long stays too long.
+                if is_opening || error.raw_os_error() == Some(libc::EMSGSIZE) {
+                    state.fail(self.hub.now(), &error);
+                }
+            }
+            if self.held.is_some() {
+                break;
+            }
+        }
+        let wakers = state.wakers();
+        drop(state);
+        link.wake(wakers);
+        if let Some(entry) = self.links.get_mut(&socket) {
+            entry.is_due = true;
+        }
+        true
+    }
+
+    /// Sends a batch that is in `out`, or holds it until there is room; returns why it never will be sent.
+    fn send_batch(&mut self, route: Way, transmit: Transmit) -> Option<io::Error> {
+        match self.hub.socket.send(route, &self.out[..transmit.len], transmit.segment) {
+            Sent::Gone => None,
+            Sent::Refused(error) => Some(error),
+            Sent::Full => {
+                self.held = Some(Held { route, transmit });
+                None
+            }
+        }
+    }
+
+    /// A connection has nothing more to send for now: sets its timer, wakes who waits for it, or forgets it.
+    fn leave(&mut self, link: &Link, mut state: MutexGuard<'_, State>) {
+        let socket = link.socket;
+        let drained_at = state.connection.drained_at();
+        let wakeup = drained_at.or_else(|| state.connection.poll_timeout());
+        state.wakeup = wakeup.unwrap_or(Duration::MAX);
+        let wakers = state.wakers();
+        drop(state);
+        link.wake(wakers);
+        let Some(entry) = self.links.get_mut(&socket) else { return };
+        if drained_at.is_some() && !std::mem::replace(&mut entry.is_settled, true) {
+            self.hub.settle();
+        }
+        if entry.timer != wakeup {
+            if let Some(timer) = std::mem::replace(&mut entry.timer, wakeup) {
+                self.timers.remove(&(timer, socket));
+            }
+            self.timers.extend(wakeup.map(|at| (at, socket)));
+        }
+        if drained_at.is_some_and(|at| at <= self.hub.now()) {
+            self.forget(socket);
+        }
+    }
+
+    fn forget(&mut self, socket: u32) {
+        let Some(entry) = self.links.remove(&socket) else { return };
+        if let Some(timer) = entry.timer {
+            self.timers.remove(&(timer, socket));
+        }
+        self.hub.desk().endpoint.remove(socket);
+    }
+
+    /// Waits for the first timer, a datagram, an owner, or room for what is held.
+    fn sleep(&mut self) {
+        let now = self.hub.now();
+        let left = self.timers.first().map(|(at, _)| at.saturating_sub(now));
+        let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let room = if self.held.is_some() { PollFlags::OUT } else { PollFlags::empty() };
+        let hub = &*self.hub;
+        let mut fds = [PollFd::new(&hub.socket, PollFlags::IN | room), PollFd::new(&hub.bell, PollFlags::IN)];
+        // Interrupted or not, the next round finds out what is to be done.
+        let _ = poll(&mut fds, left.as_ref());
+        let [socket, bell] = fds.map(|fd| fd.revents());
+        if !bell.is_empty() {
+            let _ = rustix::io::read(&hub.bell, &mut [0; 8]);
+        }
+        if socket.contains(PollFlags::ERR) {
+            hub.socket.clear_error();
+        }
+        self.slept = true;
+        self.may_receive = !socket.is_empty();
+    }
+}
+
+impl Drop for Driver {
+    /// Whatever ended the thread, nobody is left waiting.
+    fn drop(&mut self) {
+        let mut errands = self.hub.errands();
+        errands.dead = true;
+        for link in std::mem::take(&mut errands.new) {
+            self.links.insert(link.socket, Entry { link, timer: None, is_due: false, is_settled: false });
+        }
+        drop(errands);
+        for Entry { link, is_settled, .. } in self.links.drain().map(|(_, entry)| entry) {
+            let mut state = link.state();
+            state.fail(self.hub.now(), &io::Error::from_raw_os_error(libc::EIO));
+            let wakers = state.wakers();
+            drop(state);
+            link.wake(wakers);
+            if !is_settled {
+                self.hub.settle();
+            }
+        }
+    }
+}

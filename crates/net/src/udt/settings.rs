@@ -1,0 +1,124 @@
+//! A profile as the settings of a UDT connection.
+
+use crate::profile::{CongestionControl, Profile};
+use crate::{Buffer, sys};
+use phoebus_proto::udt::control::{Factory, Fixed, Model, Native};
+use phoebus_proto::udt::{Config, ConfigError, MSS_MAX, MSS_MIN};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The MSS unless a profile has one: Ethernet's, since nothing finds out what the path carries.
+const MSS: u32 = 1500;
+/// What an IPv6 header is longer than the IPv4 header that UDT counts.
+const IPV6_EXTRA: u32 = 20;
+/// Packets that a buffer holds unless a profile says otherwise: 47 MB, twice what 1 Gbit/s needs at 190 ms. Memory is taken
+/// only for what is in use.
+const BUFFER: u32 = 32_768;
+/// The payload of a packet of 1500 bytes, in which buffers are counted.
+const PAYLOAD: u64 = 1456;
+
+/// The settings for connections to `peer`, or for those accepted at the address `peer`, under `profile`.
+///
+/// # Errors
+/// `InvalidInput`, with a sentence about the setting that does not work.
+pub(super) fn config(profile: &Profile, peer: SocketAddr, limit: Option<Duration>) -> io::Result<Config> {
+    let rate_limit = profile.rate.map(|rate| rate.0);
+    let mut config = Config {
+        mss: mss(profile, peer)?,
+        send_buffer: packets(profile.send_buffer),
+        receive_buffer: packets(profile.receive_buffer),
+        rate_limit,
+        control: control(profile.congestion_control, rate_limit)?,
+        ..Config::default()
+    };
+    if let Some(limit) = limit {
+        (config.connect_timeout, config.rendezvous_timeout) = (limit, limit);
+    }
+    config.check().map_err(invalid)?;
+    Ok(config)
+}
+
+/// Makes the rate control that is asked for.
+///
+/// # Errors
+/// `InvalidInput`, with a sentence, for one that UDT does not have, and for `fixed` without a rate.
+pub(super) fn control(asked: CongestionControl, rate: Option<u64>) -> io::Result<Arc<dyn Factory>> {
+    Ok(match (asked, rate) {
+        (CongestionControl::Auto | CongestionControl::Model, _) => Arc::new(Model),
+        (CongestionControl::Native, _) => Arc::new(Native),
+        (CongestionControl::Fixed, Some(bits_per_second)) => Arc::new(Fixed { bits_per_second }),
+        (CongestionControl::Fixed, None) => return Err(invalid("congestion control \"fixed\" needs a rate")),
+        _ => {
+            return Err(invalid(format!(
+                "UDT has no \"{asked}\"; its congestion controls are model, native and fixed"
+            )));
+        }
+    })
+}
+
+fn mss(profile: &Profile, peer: SocketAddr) -> io::Result<u32> {
+    let extra = if peer.is_ipv6() { IPV6_EXTRA } else { 0 };
+    match profile.mss {
+        Some(mss) if (MSS_MIN..=MSS_MAX).contains(&mss) => Ok(mss),
+        Some(mss) => Err(invalid(ConfigError::Mss(mss))),
+        // A first link that carries less is known; what lies behind it is not.
+        None if !peer.ip().is_unspecified() => Ok(sys::path_mtu(peer).unwrap_or(MSS).clamp(576, MSS) - extra),
+        None => Ok(MSS - extra),
+    }
+}
+
+fn packets(buffer: Buffer) -> u32 {
+    let Some(bytes) = buffer.bytes() else { return BUFFER };
+    let packets = u32::try_from(bytes.div_ceil(PAYLOAD)).unwrap_or(u32::MAX);
+    packets.clamp(Config::BUFFER_MIN, Config::BUFFER_MAX)
+}
+
+fn invalid(reason: impl ToString) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, reason.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phoebus_proto::units::{BitRate, ByteSize};
+
+    fn peer(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_profile_becomes_settings() {
+        let profile = Profile {
+            send_buffer: Buffer::Bytes(ByteSize(14_560)),
+            receive_buffer: Buffer::Bytes(ByteSize(1 << 30)),
+            congestion_control: CongestionControl::Fixed,
+            rate: Some(BitRate(100_000_000)),
+            mss: Some(9000),
+            ..Profile::default()
+        };
+        let config = config(&profile, peer("192.0.2.1:9"), Some(Duration::from_secs(1))).unwrap();
+        assert_eq!((config.send_buffer, config.receive_buffer), (32, 737_461));
+        assert_eq!((config.mss, config.rate_limit, config.control.name()), (9000, Some(100_000_000), "fixed"));
+        assert_eq!(config.connect_timeout, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn without_any_the_best_control_for_long_paths_and_ethernets_packets_are_used() {
+        let profile = Profile::default();
+        let v4 = config(&profile, peer("127.0.0.1:9"), None).unwrap();
+        assert_eq!((v4.mss, v4.send_buffer, v4.control.name()), (1500, BUFFER, "model"));
+        // 1480 and 20 more than UDT counts.
+        assert_eq!(config(&profile, peer("[::]:9"), None).unwrap().mss, 1480);
+    }
+
+    #[test]
+    fn what_does_not_work_is_named() {
+        let message = |profile: Profile| config(&profile, peer("127.0.0.1:9"), None).unwrap_err().to_string();
+        let other = |congestion_control| Profile { congestion_control, ..Profile::default() };
+        assert!(message(other(CongestionControl::Cubic)).contains("no \"cubic\""));
+        assert!(message(other(CongestionControl::Fixed)).contains("needs a rate"));
+        assert!(message(Profile { mss: Some(10), ..Profile::default() }).contains("expected 92 to 65535"));
+    }
+}

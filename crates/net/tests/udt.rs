@@ -1,0 +1,259 @@
+//! UDT over real sockets: how connections end, what a shared port bears, and what settings do.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use phoebus_net::transport::{Change, Target, Transport};
+use phoebus_net::udt::{Listener, Port, Udt};
+use phoebus_net::{CongestionControl, Error, Profile, Stream};
+use phoebus_proto::units::BitRate;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+/// Against hanging alone.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn loopback() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("it hangs")
+}
+
+fn listen() -> Listener {
+    Port::bind(loopback()).unwrap().listen(&Profile::default()).unwrap()
+}
+
+/// Both ends of a connection from a new port to `listener`.
+async fn pair(listener: &Listener) -> (Stream, Stream) {
+    let client = Port::bind(loopback()).unwrap();
+    pair_from(&client, listener).await
+}
+
+async fn pair_from(client: &Port, listener: &Listener) -> (Stream, Stream) {
+    let profile = Profile::default();
+    let connect = client.connect(listener.port().local_addr(), &profile, LIMIT);
+    let (connected, accepted) = in_time(async { tokio::join!(connect, listener.accept()) }).await;
+    (connected.unwrap(), accepted.unwrap().0.into_stream())
+}
+
+async fn write(stream: &Stream, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        in_time(stream.writable()).await.unwrap();
+        match stream.try_write(bytes, false) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+}
+
+async fn read(stream: &Stream, len: usize) -> Vec<u8> {
+    let (mut bytes, mut at) = (vec![0; len], 0);
+    while at < len {
+        in_time(stream.readable()).await.unwrap();
+        match stream.try_read(&mut bytes[at..]) {
+            Ok(n) => at += n,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    bytes
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 31 % 251) as u8).collect()
+}
+
+#[tokio::test]
+async fn bytes_cross_both_ways_at_once_in_both_families() {
+    for ip in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
+        let transport = Udt::default();
+        let listener = transport.listen(SocketAddr::new(ip, 0), &Profile::default()).unwrap();
+        let target = Target { addr: listener.local_addr().unwrap(), name: "localhost".into(), early: false };
+        let profile = Profile::default();
+        let (client, pending) =
+            in_time(async { tokio::join!(transport.connect(&target, &profile, LIMIT), listener.accept()) }).await;
+        let (client, (pending, from)) = (client.unwrap(), pending.unwrap());
+        let server = pending.handshake().await.unwrap();
+        assert_eq!(server.peer_addr().unwrap(), from);
+        assert_eq!(client.peer_addr().unwrap(), target.addr);
+        let sent = bytes(20_000_000);
+        let (_, _, there, back) = tokio::join!(
+            write(&client, &sent),
+            write(&server, &sent),
+            read(&server, sent.len()),
+            read(&client, sent.len())
+        );
+        assert!(there == sent && back == sent);
+        in_time(client.delivered(Duration::MAX)).await.unwrap();
+        assert_eq!(client.unacknowledged().unwrap(), 0);
+        let stats = client.stats().unwrap();
+        assert_eq!((stats.bytes_acked, stats.bytes_received), (20_000_000, 20_000_000));
+        assert_eq!(stats.bytes_sent - stats.bytes_retransmitted, 20_000_000);
+        assert!(stats.rtt_us > 0 && stats.congestion_control == "model" && !stats.closed);
+        assert!(client.is_quiet().unwrap() && !client.has_true_ends());
+        assert_eq!(client.local_addr().unwrap(), from);
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_stream_is_an_error_after_all_that_came_before() {
+    let listener = listen();
+    let (client, server) = pair(&listener).await;
+    write(&client, b"last words").await;
+    in_time(client.delivered(Duration::MAX)).await.unwrap();
+    drop(client);
+    assert_eq!(in_time(server.failed()).await.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(read(&server, 10).await, b"last words");
+    assert_eq!(server.try_read(&mut [0; 9]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(server.try_write(b"x", false).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(server.is_quiet().unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert!(server.stats().unwrap().closed);
+}
+
+#[tokio::test]
+async fn a_disarmed_stream_delivers_what_was_written() {
+    let listener = listen();
+    let port = Port::bind(loopback()).unwrap();
+    let (client, server) = pair_from(&port, &listener).await;
+    let sent = bytes(1_000_000);
+    write(&client, &sent).await;
+    assert_eq!(client.shutdown_write().unwrap_err().kind(), ErrorKind::Unsupported);
+    client.close();
+    assert_eq!(read(&server, sent.len()).await, sent);
+    assert_eq!(in_time(server.failed()).await.kind(), ErrorKind::ConnectionReset);
+    in_time(port.settled()).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_nobody_accepted_is_ended() {
+    let listener = listen();
+    let client = Port::bind(loopback()).unwrap();
+    let stream = client.connect(listener.port().local_addr(), &Profile::default(), LIMIT).await.unwrap();
+    drop(listener);
+    assert_eq!(in_time(stream.failed()).await.kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn many_connections_share_two_sockets_and_end_one_by_one() {
+    let listener = listen();
+    let port = Port::bind(loopback()).unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..100 {
+        streams.push(pair_from(&port, &listener).await);
+    }
+    for (n, (client, server)) in streams.iter().enumerate() {
+        write(client, &[n as u8; 30_000]).await;
+        write(server, &[!(n as u8); 30_000]).await;
+    }
+    for (n, (client, server)) in streams.iter().enumerate() {
+        assert_eq!(read(server, 30_000).await, [n as u8; 30_000]);
+        assert_eq!(read(client, 30_000).await, [!(n as u8); 30_000]);
+    }
+    assert_eq!((port.connections(), listener.port().connections()), (100, 100));
+    let (_, kept) = streams.swap_remove(50);
+    assert_eq!(in_time(kept.failed()).await.kind(), ErrorKind::ConnectionReset);
+    assert!(streams.iter().all(|(client, server)| client.is_quiet().unwrap() && server.is_quiet().unwrap()));
+    drop((streams, kept));
+    in_time(port.settled()).await;
+    // Each answers what still comes for some seconds, and is forgotten then.
+    in_time(async {
+        while port.connections() + listener.port().connections() > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nobody_there_is_a_timeout_and_harms_no_other_connection() {
+    let listener = listen();
+    let port = Port::bind(loopback()).unwrap();
+    let (client, server) = pair_from(&port, &listener).await;
+    // The kernel answers each request with an ICMP error.
+    let nobody = UdpSocket::bind(loopback()).unwrap().local_addr().unwrap();
+    let failed = port.connect(nobody, &Profile::default(), Duration::from_millis(600)).await.unwrap_err();
+    assert!(matches!(failed, Error::Timeout { .. }), "{failed}");
+    let v6 = port.connect((Ipv6Addr::LOCALHOST, 9).into(), &Profile::default(), LIMIT).await.unwrap_err();
+    assert!(matches!(v6, Error::Connect { .. }), "{v6}");
+    let (sent, _) = (bytes(100_000), write(&client, &bytes(100_000)).await);
+    assert_eq!(read(&server, sent.len()).await, sent);
+}
+
+#[tokio::test]
+async fn garbage_and_forged_requests_leave_no_state_and_harm_nobody() {
+    let listener = listen();
+    let (client, server) = pair(&listener).await;
+    let to = listener.port().local_addr();
+    let attacker = UdpSocket::bind(loopback()).unwrap();
+    attacker.set_nonblocking(true).unwrap();
+    let mut x = 1u64;
+    for round in 0..5000u32 {
+        let mut datagram: Vec<u8> = (0..round % 200)
+            .map(|_| {
+                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (x >> 56) as u8
+            })
+            .collect();
+        if round % 2 == 0 && datagram.len() >= 64 {
+            // A request, with a cookie that was guessed or without one.
+            datagram[..16].copy_from_slice(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            datagram[16..24].copy_from_slice(&[0, 0, 0, 4, 0, 0, 0, 1]);
+            datagram[36..40].copy_from_slice(if round % 4 == 0 { &[0, 0, 0, 1] } else { &[0xff; 4] });
+        }
+        let _ = attacker.send_to(&datagram, to);
+    }
+    let sent = bytes(100_000);
+    write(&client, &sent).await;
+    assert_eq!(read(&server, sent.len()).await, sent);
+    assert_eq!(listener.port().connections(), 1);
+    let (mut answers, mut answer) = (0, [0; 100]);
+    while let Ok((len, _)) = attacker.recv_from(&mut answer) {
+        assert_eq!(len, 64, "an answer is no longer than its request");
+        answers += 1;
+    }
+    assert!(answers > 0, "requests without a cookie are answered with one");
+}
+
+#[tokio::test]
+async fn two_that_meet_need_no_listener() {
+    let (one, other) = (Port::bind(loopback()).unwrap(), Port::bind(loopback()).unwrap());
+    let profile = Profile::default();
+    let (here, there) = in_time(async {
+        tokio::join!(one.meet(other.local_addr(), &profile, LIMIT), other.meet(one.local_addr(), &profile, LIMIT))
+    })
+    .await;
+    let (here, there) = (here.unwrap(), there.unwrap());
+    write(&here, b"we have met").await;
+    assert_eq!(read(&there, 11).await, b"we have met");
+}
+
+#[tokio::test]
+async fn a_reader_that_pauses_stops_the_writer_and_a_rate_can_be_changed() {
+    let listener = listen();
+    let (client, server) = pair(&listener).await;
+    let piece = vec![7u8; 1 << 20];
+    let mut written = 0u64;
+    // What both buffers hold is less than this.
+    while tokio::time::timeout(Duration::from_secs(2), client.writable()).await.is_ok() {
+        written += client.try_write(&piece, false).unwrap_or(0) as u64;
+        assert!(written < 200_000_000, "nothing stops the writer");
+    }
+    let mut read_bytes = 0;
+    let mut buffer = vec![0; 1 << 20];
+    while read_bytes < written {
+        in_time(server.readable()).await.unwrap();
+        read_bytes += server.try_read(&mut buffer).unwrap_or(0) as u64;
+    }
+    in_time(client.delivered(Duration::MAX)).await.unwrap();
+
+    client.set(Change::Rate(Some(BitRate(80_000_000)))).unwrap();
+    assert!(client.stats().unwrap().pacing_rate <= 10_000_000);
+    client.set(Change::CongestionControl(CongestionControl::Native)).unwrap();
+    assert_eq!(client.stats().unwrap().congestion_control, "native");
+    assert_eq!(client.set(Change::SendBuffer(1)).unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(
+        client.set(Change::CongestionControl(CongestionControl::Cubic)).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
+}

@@ -1,0 +1,136 @@
+//! `udtcat`: standard streams over bare UDT4, to and from anything that speaks it, libudt for one (S17, U9).
+//!
+//! It is the smallest program on [`phoebus_net::udt`]: a port, one connection, a thread for each direction (`copy`). Bare UDT
+//! has no end of stream that could be trusted, so that the receiving side is told how much to expect, or says that it does
+//! not know. `docs/guide/udtcat.md` is its manual.
+
+mod copy;
+mod options;
+
+use clap::Parser;
+use options::Options;
+use phoebus_net::udt::Port;
+use phoebus_net::{Stream, reason};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long to try to tell the peer of the end: everything is delivered by then.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How a run can fail. Each is one sentence.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// Nothing was moved.
+    #[error("{0}")]
+    Setup(String),
+    /// The connection ended, and nobody told how much there was to come.
+    #[error(
+        "{received} bytes arrived before the peer shut down; UDT does not tell whether that was all (--length would)"
+    )]
+    Unknown { received: u64 },
+    /// The wrong amount arrived.
+    #[error("{received} bytes arrived, {expected} were expected: {why}")]
+    Length { received: u64, expected: u64, why: String },
+    /// Not everything that was to be sent was acknowledged.
+    #[error("{unsent} bytes were not acknowledged: {why}")]
+    Undelivered { unsent: u64, why: String },
+    /// A standard stream.
+    #[error("cannot {what}: {why}")]
+    Local { what: &'static str, why: String },
+}
+
+impl Failure {
+    fn code(&self) -> i32 {
+        match self {
+            Self::Setup(_) | Self::Local { .. } => 1,
+            Self::Unknown { .. } => 3,
+            Self::Length { .. } | Self::Undelivered { .. } => 4,
+        }
+    }
+}
+
+fn main() {
+    let code = match run(&Options::parse()) {
+        Ok(()) => 0,
+        Err(failure) => {
+            eprintln!("udtcat: {failure}");
+            failure.code()
+        }
+    };
+    // Not by returning: a thread may still wait for standard input.
+    std::process::exit(code);
+}
+
+fn run(options: &Options) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::Setup(format!("cannot start: {}", reason(&error))))?;
+    runtime.block_on(async {
+        let address = resolve(&options.address)?;
+        let (port, stream) = open(options, address).await?;
+        if let Some(note) = stream.note() {
+            eprintln!("udtcat: {note}");
+        }
+        let (stream, start) = (Arc::new(stream), Instant::now());
+        let result = copy::run(&stream, options).await;
+        if options.report {
+            report(&stream, start.elapsed());
+        }
+        // Delivered or not, there is nothing more to send; what the peer has to know is that nothing more will come.
+        stream.disarm();
+        drop(stream);
+        let _ = tokio::time::timeout(FAREWELL, port.settled()).await;
+        result
+    })
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, Failure> {
+    let failed = |why: String| Failure::Setup(format!("cannot use \"{address}\": {why}"));
+    let mut found = address.to_socket_addrs().map_err(|error| failed(reason(&error)))?;
+    found.next().ok_or_else(|| failed("it has no address".to_owned()))
+}
+
+/// The one connection, and the port that it is on.
+async fn open(options: &Options, address: SocketAddr) -> Result<(Port, Stream), Failure> {
+    let failed = |error: phoebus_net::Error| Failure::Setup(error.to_string());
+    let bind = |at: SocketAddr| {
+        Port::bind(at).map_err(|error| Failure::Setup(format!("cannot use the UDP address {at}: {}", reason(&error))))
+    };
+    let (profile, limit) = (options.profile(), options.timeout.0);
+    if options.listen {
+        let listener = bind(address)?.listen(&profile).map_err(failed)?;
+        let port = listener.port().clone();
+        eprintln!("udtcat: listening on {}", port.local_addr());
+        let accepted = listener.accept().await;
+        let (accepted, _) = accepted.map_err(|error| Failure::Setup(format!("cannot accept: {}", reason(&error))))?;
+        return Ok((port, accepted.into_stream()));
+    }
+    let local = options.rendezvous.unwrap_or_else(|| match address {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+    });
+    let port = bind(local)?;
+    let stream = match options.rendezvous {
+        Some(_) => port.meet(address, &profile, limit).await,
+        None => port.connect(address, &profile, limit).await,
+    };
+    Ok((port, stream.map_err(failed)?))
+}
+
+/// One line about what was moved.
+fn report(stream: &Stream, took: Duration) {
+    let Ok(stats) = stream.stats() else { return };
+    let seconds = took.as_secs_f64().max(1e-9);
+    let bytes = stats.bytes_received + stats.bytes_acked;
+    eprintln!(
+        "udtcat: received {} and sent {} bytes in {seconds:.3} s, {:.1} Mbit/s; {} packets of {} sent again; \
+         round trip {:.3} ms, control {}",
+        stats.bytes_received,
+        stats.bytes_acked,
+        bytes as f64 * 8e-6 / seconds,
+        stats.retransmits,
+        stats.segments_sent,
+        stats.rtt_us as f64 / 1e3,
+        stats.congestion_control,
+    );
+}

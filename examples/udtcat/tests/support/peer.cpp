@@ -1,0 +1,117 @@
+// A peer that is libudt and nothing else: sends or receives bytes that both ends know, as client, as server, or in a rendezvous.
+//
+// usage: peer send|receive listen|connect|meet HOST PORT BYTES [MSS] [LOCALPORT]
+//
+// Exits with 0 if all bytes were taken, or if exactly these bytes arrived; with 3 if the connection failed first.
+#include <udt/udt.h>
+
+#include <netdb.h>
+#include <unistd.h>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+
+// The period is prime, so that a shift by packets or buffers shows.
+constexpr size_t PERIOD = 65521;
+constexpr size_t PIECE = 4 * PERIOD;
+
+[[noreturn]] void fail(const char* what, int code = 3) {
+    fprintf(stderr, "peer: %s: %s\n", what, UDT::getlasterror().getErrorMessage());
+    _exit(code);
+}
+
+std::vector<char> pattern() {
+    std::vector<char> bytes(PERIOD + PIECE);
+    uint64_t x = 7;
+    for (size_t i = 0; i < PERIOD; i++) {
+        x = x * 6364136223846793005ull + 1442695040888963407ull;
+        bytes[i] = char(x >> 56);
+    }
+    for (size_t i = PERIOD; i < bytes.size(); i++) bytes[i] = bytes[i - PERIOD];
+    return bytes;
+}
+
+UDTSOCKET open(const std::string& role, const char* host, const char* port, int mss, const char* local) {
+    addrinfo hints{}, *address = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICHOST;
+    if (getaddrinfo(host, port, &hints, &address) != 0) fail("bad address", 2);
+    UDTSOCKET socket = UDT::socket(address->ai_family, SOCK_STREAM, 0);
+    if (mss > 0) UDT::setsockopt(socket, 0, UDT_MSS, &mss, sizeof mss);
+    if (role == "listen") {
+        if (UDT::bind(socket, address->ai_addr, address->ai_addrlen) == UDT::ERROR) fail("bind");
+        if (UDT::listen(socket, 1) == UDT::ERROR) fail("listen");
+        sockaddr_storage bound{};
+        int length = sizeof bound;
+        UDT::getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &length);
+        // The port stands in the same place in both families.
+        printf("%d\n", ntohs(reinterpret_cast<sockaddr_in*>(&bound)->sin_port));
+        fflush(stdout);
+        UDTSOCKET accepted = UDT::accept(socket, reinterpret_cast<sockaddr*>(&bound), &length);
+        if (accepted == UDT::INVALID_SOCK) fail("accept");
+        return accepted;
+    }
+    if (role == "meet") {
+        bool yes = true;
+        UDT::setsockopt(socket, 0, UDT_RENDEZVOUS, &yes, sizeof yes);
+        addrinfo* here = nullptr;
+        if (getaddrinfo(host, local, &hints, &here) != 0) fail("bad local port", 2);
+        if (UDT::bind(socket, here->ai_addr, here->ai_addrlen) == UDT::ERROR) fail("bind");
+    }
+    if (UDT::connect(socket, address->ai_addr, address->ai_addrlen) == UDT::ERROR) fail("connect");
+    return socket;
+}
+
+void send(UDTSOCKET socket, const std::vector<char>& bytes, uint64_t total) {
+    for (uint64_t done = 0; done < total;) {
+        size_t piece = PIECE < total - done ? PIECE : size_t(total - done);
+        int n = UDT::send(socket, bytes.data() + done % PERIOD, int(piece), 0);
+        if (n == UDT::ERROR) fail("send");
+        done += n;
+    }
+}
+
+void receive(UDTSOCKET socket, const std::vector<char>& bytes, uint64_t total) {
+    std::vector<char> buffer(PIECE);
+    for (uint64_t done = 0; done < total;) {
+        size_t piece = PIECE < total - done ? PIECE : size_t(total - done);
+        int n = UDT::recv(socket, buffer.data(), int(piece), 0);
+        if (n == UDT::ERROR) fail("recv");
+        if (memcmp(buffer.data(), bytes.data() + done % PERIOD, n) != 0) {
+            fprintf(stderr, "peer: wrong bytes after %llu\n", (unsigned long long)done);
+            _exit(4);
+        }
+        done += n;
+    }
+    // libudt tells of the last packets within 10 ms, if it is not closed before: wait for the sender to go first.
+    char more;
+    if (UDT::recv(socket, &more, 1, 0) != UDT::ERROR) {
+        fprintf(stderr, "peer: more than %llu bytes\n", (unsigned long long)total);
+        _exit(4);
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc < 6) return 2;
+    std::string what = argv[1], role = argv[2];
+    uint64_t total = strtoull(argv[5], nullptr, 10);
+    int mss = argc > 6 ? atoi(argv[6]) : 0;
+    UDT::startup();
+    UDTSOCKET socket = open(role, argv[3], argv[4], mss, argc > 7 ? argv[7] : "0");
+    if (what == "send") {
+        send(socket, pattern(), total);
+    } else {
+        receive(socket, pattern(), total);
+    }
+    // Lingers until all that was sent is acknowledged.
+    UDT::close(socket);
+    UDT::cleanup();
+    return 0;
+}
