@@ -10,6 +10,9 @@ fn pair() -> (Exchange, Exchange) {
     (Exchange::new(Role::Initiator), Exchange::new(Role::Acceptor))
 }
 
+/// Both sides, with what is still on its way from each.
+type Ends = [(Exchange, VecDeque<[u8; HEADER_LEN]>); 2];
+
 /// What one side does next, if it may.
 #[derive(Debug, Clone, Copy)]
 enum Step {
@@ -38,7 +41,7 @@ fn failing_step() -> impl Strategy<Value = Step> {
 }
 
 /// Lets the sides do what they do, in that order. Returns them with what is still on its way from each.
-fn play(steps: Vec<(bool, Step)>) -> [(Exchange, VecDeque<[u8; HEADER_LEN]>); 2] {
+fn play(steps: Vec<(bool, Step)>) -> Ends {
     let (a, b) = pair();
     let mut ends = [(a, VecDeque::new()), (b, VecDeque::<[u8; HEADER_LEN]>::new())];
     let mut given_up = [false; 2];
@@ -47,17 +50,16 @@ fn play(steps: Vec<(bool, Step)>) -> [(Exchange, VecDeque<[u8; HEADER_LEN]>); 2]
         let header = match step {
             Step::Data(len) => ends[me].0.data(len).ok(),
             Step::Shutdown => ends[me].0.shutdown().ok(),
-            Step::Ack if !given_up[me] => Some(ends[me].0.ack()),
-            Step::Ping if !given_up[me] => Some(ends[me].0.ping(5)),
-            Step::Ack | Step::Ping => None,
+            Step::Ack | Step::Ping if given_up[me] || ends[me].0.settled() => None,
+            Step::Ack => Some(ends[me].0.ack()),
+            Step::Ping => Some(ends[me].0.ping(5)),
             Step::Reset => {
-                given_up[me] = true;
-                ends[me].0.reset(7).ok()
+                let reset = ends[me].0.reset(7).ok();
+                given_up[me] |= reset.is_some();
+                reset
             }
             Step::Receive => {
-                if let Some(header) = ends[1 - me].1.pop_front() {
-                    ends[me].0.receive(&header).unwrap();
-                }
+                receive(&mut ends, me);
                 None
             }
         };
@@ -66,12 +68,19 @@ fn play(steps: Vec<(bool, Step)>) -> [(Exchange, VecDeque<[u8; HEADER_LEN]>); 2]
     ends
 }
 
+/// Takes the oldest frame on its way to `me`; false if there is none. Whoever is free by its own reckoning would take the frame
+/// for one of the next session.
+fn receive(ends: &mut Ends, me: usize) -> bool {
+    let Some(header) = ends[1 - me].1.pop_front() else { return false };
+    assert!(!ends[me].0.reusable(), "a frame comes after the session is over");
+    ends[me].0.receive(&header).unwrap();
+    true
+}
+
 /// Takes all that is on its way.
-fn arrive(ends: &mut [(Exchange, VecDeque<[u8; HEADER_LEN]>); 2]) {
+fn arrive(ends: &mut Ends) {
     for me in [0, 1] {
-        while let Some(header) = ends[me].1.pop_front() {
-            ends[1 - me].0.receive(&header).unwrap();
-        }
+        while receive(ends, me) {}
     }
 }
 
@@ -102,21 +111,57 @@ proptest! {
     ) {
         let mut ends = play(steps);
         let me = usize::from(first);
-        // Whichever side gives up first, and wherever the other stands, which may have done the same.
+        // Whichever side gives up first, and wherever the other stands, which may have done the same, or have said all.
         for me in [me, 1 - me] {
-            let header = ends[me].0.reset(0).ok();
+            let header = ends[me].0.reset(0);
+            let mute = header == Err(FrameError::Settled);
             ends[me].1.extend(header);
-            let over = ends[me].0.reset_received();
-            prop_assert_eq!(ends[me].0.reusable(), over);
-            prop_assert_eq!(ends[me].0.data(1), Err(FrameError::AfterReset));
-            prop_assert_eq!(ends[me].0.shutdown(), Err(FrameError::AfterReset));
+            let over = ends[me].0.reusable();
+            prop_assert_eq!(over, ends[me].0.reset_received() || (mute && ends[me].0.delivered()));
+            let refused = if mute { FrameError::AfterShutdown } else { FrameError::AfterReset };
+            prop_assert_eq!(ends[me].0.data(1), Err(refused));
+            prop_assert_eq!(ends[me].0.shutdown(), Err(refused));
+        }
+        arrive(&mut ends);
+        // Who has said all answers all the same.
+        for me in [0, 1] {
+            let answer = if ends[me].0.reset_received() { ends[me].0.reset(0).ok() } else { None };
+            ends[me].1.extend(answer);
         }
         arrive(&mut ends);
         let [(mut a, _), (b, _)] = ends;
         prop_assert!(a.reusable() && b.reusable());
         prop_assert_eq!((a.bytes().0, b.bytes().0), (b.bytes().1, a.bytes().1));
-        let late = Exchange::new(Role::Acceptor).ping(1);
-        prop_assert_eq!(a.receive(&late), Err(FrameError::AfterReset));
+        if a.reset_received() {
+            let late = Exchange::new(Role::Acceptor).ping(1);
+            prop_assert_eq!(a.receive(&late), Err(FrameError::AfterReset));
+        }
+    }
+
+    #[test]
+    fn a_side_that_has_said_all_gives_up_only_in_answer(answers: bool) {
+        let (mut a, mut b) = pair();
+        for _ in 0..2 {
+            let end = a.shutdown().unwrap();
+            b.receive(&end).unwrap();
+            (a, b) = (b, a);
+        }
+        let confirmed = a.ack();
+        prop_assert_eq!(a.reset(0), Err(FrameError::Settled));
+        if answers {
+            // The two cross.
+            let reset = b.reset(0).unwrap();
+            b.receive(&confirmed).unwrap();
+            a.receive(&reset).unwrap();
+            let answer = a.reset(0).unwrap();
+            b.receive(&answer).unwrap();
+        } else {
+            b.receive(&confirmed).unwrap();
+            let confirmed = b.ack();
+            prop_assert_eq!(b.reset(0), Err(FrameError::Settled));
+            a.receive(&confirmed).unwrap();
+        }
+        prop_assert!(a.reusable() && b.reusable());
     }
 
     #[test]

@@ -149,18 +149,17 @@ impl End {
         self.framing.as_mut()?.last_words(&self.stream)
     }
 
-    /// Gives the session up on a framed connection, for `reason`.
-    pub(crate) fn begin_reset(&mut self, reason: &[u8]) {
-        if let Some(framing) = &mut self.framing {
-            framing.begin_reset(reason);
-        }
-    }
-
-    /// Brings a framed connection on which the session was given up nearer to being free: sends what is left of the frame
-    /// under way, which `carrier` holds, and RESET; discards what comes. Returns how many bytes moved.
-    pub(crate) fn try_part(&mut self, carrier: Option<&mut Carrier>, scratch: &mut [u8]) -> Result<usize, Failure> {
+    /// Brings a framed connection on which the session was given up for `reason` nearer to being free: sends what is left of
+    /// the frame under way, which `carrier` holds, and RESET; discards what comes. Returns how many bytes moved.
+    pub(crate) fn try_part(
+        &mut self,
+        carrier: Option<&mut Carrier>,
+        reason: &[u8],
+        scratch: &mut [u8],
+    ) -> Result<usize, Failure> {
         let Some(framing) = &mut self.framing else { return Ok(0) };
-        let mut moved = framing.discard(&self.stream, scratch)?;
+        let mut moved = if framing.is_over() { 0 } else { framing.discard(&self.stream, scratch)? };
+        framing.begin_reset(reason);
         let sent = || -> io::Result<()> {
             framing.try_flush(&self.stream)?;
             if let Some(carrier) = carrier {

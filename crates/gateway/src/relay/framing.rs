@@ -162,7 +162,8 @@ impl Framing {
         self.exchange.role()
     }
 
-    /// Gives the session up for `reason`: a RESET frame is due behind the frame under way, and nothing after it.
+    /// Gives the session up for `reason`: a RESET frame is due behind the frame under way, and nothing after it. Where all has
+    /// been said, that waits until the peer gives it up.
     pub(crate) fn begin_reset(&mut self, reason: &[u8]) {
         let len = u32::try_from(reason.len()).unwrap_or(u32::MAX);
         if let Ok(header) = self.exchange.reset(len) {
@@ -170,13 +171,13 @@ impl Framing {
         }
     }
 
-    /// Reads on past what nobody wants any more, until nothing is there, a RESET has come, or a good deal was read. Returns
-    /// how many bytes that were.
+    /// Reads on past what nobody wants any more, until nothing is there, the session is over for the peer, or a good deal was
+    /// read. Returns how many bytes that were.
     pub(crate) fn discard(&mut self, stream: &Stream, scratch: &mut [u8]) -> Result<usize, Failure> {
         /// Before other sessions of the thread get their turn.
         const MOST: usize = 4 << 20;
         let mut total = 0;
-        while total < MOST && !self.peer_has_reset() {
+        while total < MOST && !self.peer_is_done() {
             match self.read_past(stream, scratch) {
                 Ok(n) => total += n,
                 Err(Failure::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -211,6 +212,11 @@ impl Framing {
                 Ok(n)
             }
         }
+    }
+
+    /// Whether all that the peer has to say about the session was read.
+    fn peer_is_done(&self) -> bool {
+        self.peer_has_reset() || (self.exchange.reusable() && !self.exchange.reset_received())
     }
 
     /// Whether the peer has given the session up and all of what it said about it was read.

@@ -42,11 +42,10 @@ pub(super) async fn raw(stream: Arc<Stream>) {
 /// Returns the connection if it is free for another session, and resets it otherwise.
 pub(super) async fn framed(mut end: End, mut carrier: Option<Carrier>, reason: &[u8]) -> Option<Arc<Stream>> {
     const SCRATCH: usize = 64 * 1024;
-    end.begin_reset(reason);
     let mut scratch = vec![0; SCRATCH];
     let mut watch = Watch::new();
     while watch.begun.elapsed() < PATIENCE {
-        let moved = end.try_part(carrier.as_mut(), &mut scratch).ok()?;
+        let moved = end.try_part(carrier.as_mut(), reason, &mut scratch).ok()?;
         if !watch.look(&end.stream) {
             return None;
         }

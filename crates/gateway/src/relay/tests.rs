@@ -386,6 +386,32 @@ async fn a_reset_passes_a_stalled_receiver() {
 }
 
 #[tokio::test]
+async fn a_failure_behind_the_end_of_a_session_disturbs_no_later_one() {
+    for at_destination in [true, false] {
+        let (up, down) = hop().await;
+        let ((client, a), (destination, b)) = (small_program().await, small_program().await);
+        let tasks = [start(raw(a), framed(up, Role::Initiator)), start(framed(down, Role::Acceptor), raw(b))];
+        let (mut reads, mut stops) = if at_destination { (client, destination) } else { (destination, client) };
+        // More than the one that stops has room for, less than a gateway can hold for it.
+        reads.write_all(&pattern(200_000, 3)).await.unwrap();
+        reads.shutdown().await.unwrap();
+        stops.shutdown().await.unwrap();
+        assert_eq!(reads.read(&mut [0; 1]).await.unwrap(), 0);
+        let [first, second] = tasks;
+        let (ends, fails) = if at_destination { (first, second) } else { (second, first) };
+        let ends = ends.await.unwrap();
+        ends.ended.unwrap();
+        // The session is over between the gateways.
+        reset(stops);
+        let fails = fails.await.unwrap();
+        assert_eq!(fails.ended.unwrap_err().failure.code(), Code::Reset);
+        let [one, other] = if at_destination { [ends.second, fails.first] } else { [ends.first, fails.second] };
+        let (one, other) = (one.expect("it is handed back"), other.expect("it is handed back"));
+        assert!(one.is_quiet().unwrap() && other.is_quiet().unwrap(), "nothing of the session is left behind");
+    }
+}
+
+#[tokio::test]
 async fn a_framed_connection_that_just_ends_is_an_error() {
     let (up, down) = hop().await;
     let (mut client, a) = program().await;

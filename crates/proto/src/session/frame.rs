@@ -94,6 +94,9 @@ pub enum FrameError {
     /// Anything after RESET.
     #[error("a frame after it had given the session up")]
     AfterReset,
+    /// RESET after SHUTDOWN and the confirmation of the peer's.
+    #[error("a reset after it had confirmed the end of the session")]
+    Settled,
     /// An acknowledgement of what was never sent, or of less than before.
     #[error("an acknowledgement of offset {got}; expected {min} to {max}")]
     Ack {
@@ -191,10 +194,14 @@ impl Exchange {
     /// did. Nothing of the session may follow it, acknowledgements and answers to PING included.
     ///
     /// # Errors
-    /// [`FrameError::AfterReset`] the second time; [`FrameError::Length`] for more than [`MESSAGE_MAX`].
+    /// [`FrameError::AfterReset`] the second time; [`FrameError::Settled`] where the peer may have taken the session for
+    /// ended already, and would take this for the next one; [`FrameError::Length`] for more than [`MESSAGE_MAX`].
     pub fn reset(&mut self, len: u32) -> Result<[u8; HEADER_LEN], FrameError> {
         if self.out.reset {
             return Err(FrameError::AfterReset);
+        }
+        if self.settled() && !self.inc.reset {
+            return Err(FrameError::Settled);
         }
         if len > MESSAGE_MAX as u32 {
             return Err(FrameError::Length { kind: RESET, len });
@@ -272,6 +279,12 @@ impl Exchange {
     /// Whether the peer has confirmed that all of this side's bytes and the shutdown went on.
     pub fn delivered(&self) -> bool {
         self.out.all_acked()
+    }
+
+    /// Whether this side has said all there is: its shutdown, and that the peer's went on. The peer is free as soon as it
+    /// has heard that and said the same.
+    pub fn settled(&self) -> bool {
+        self.out.end == 1 && self.inc.all_acked()
     }
 
     /// Whether the peer has given the session up.
