@@ -80,9 +80,13 @@ impl Error {
 pub fn code_of(error: &io::Error) -> Code {
     match error.raw_os_error() {
         Some(errno) => Code::from_errno(errno),
-        None if error.kind() == io::ErrorKind::UnexpectedEof => Code::Reset,
-        None if error.kind() == io::ErrorKind::TimedOut => Code::TimedOut,
-        None => Code::ConnectFailed,
+        None => match error.kind() {
+            // A cut, or what no end that knows the keys has sent.
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Code::Reset,
+            io::ErrorKind::TimedOut => Code::TimedOut,
+            io::ErrorKind::PermissionDenied => Code::AuthFailed,
+            _ => Code::ConnectFailed,
+        },
     }
 }
 

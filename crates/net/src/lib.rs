@@ -7,6 +7,8 @@
 //!   [`Stats`] and watches for errors while nobody reads.
 //! - [`tcp`]: the transport that everyone has.
 //! - [`udt`]: UDT4 over UDP, for long paths with loss and circuits with a rate.
+//! - [`tls`]: what authenticates and encrypts it, or any other.
+//! - [`credentials`]: who this end is and whom it trusts.
 //! - [`carrier`]: moves bytes from stream to stream through pipes that belong to a pool, without copying them.
 //! - [`dial`]: names to addresses, addresses to a connection (RFC 8305), all in bounded time.
 //! - [`host`]: what the host's own settings take away from a profile, and the command that would change them.
@@ -29,6 +31,7 @@ mod stats;
 mod stream;
 mod sys;
 pub mod tcp;
+pub mod tls;
 pub mod transport;
 pub mod udt;
 

@@ -150,6 +150,15 @@ impl Stream {
         self.0.shutdown_write()
     }
 
+    /// Where only the handshake is protected ([`Security::Auth`]), ends that protection: what this end writes from here on goes as
+    /// it is. Both ends call it, each after the last message that it is to protect. Does nothing on other connections.
+    ///
+    /// # Errors
+    /// When the connection has failed.
+    pub fn unprotect(&self) -> io::Result<()> {
+        self.0.unprotect()
+    }
+
     /// How many bytes the peer has not acknowledged, the end of the stream counting as one.
     ///
     /// # Errors

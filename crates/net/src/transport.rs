@@ -130,6 +130,14 @@ pub trait Duplex: Debug + Send + Sync {
     /// See [`Stream::disarm`].
     fn disarm(&self);
 
+    /// See [`Stream::unprotect`].
+    ///
+    /// # Errors
+    /// When the connection has failed.
+    fn unprotect(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Changes a setting of the open connection.
     ///
     /// # Errors

@@ -1,0 +1,448 @@
+//! One end of a TLS connection without a socket: bytes in, bytes out (RFC 8446).
+//!
+//! rustls is given one record at a time, of which the header says how long it is. So it never holds bytes that come after the
+//! record in which the other end closes: they are the caller's, who may have stopped speaking TLS there ([`Intake::Exact`]).
+//!
+//! Memory is bounded: one buffer of received records and one of records to be sent, both lent by a pool and only held while
+//! something is in them, and what one record contained.
+
+use super::buffer::{Buffer, CAPACITY};
+use super::fault::Fault;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use rustls::{ClientConfig, CommonState, Error, ServerConfig};
+use std::sync::Arc;
+
+/// Type, version and length of what follows.
+const HEADER: usize = 5;
+/// The most that may follow (RFC 8446, section 5.2).
+const RECORD_MAX: usize = (1 << 14) + 256;
+/// The most that one record carries.
+const PLAIN_MAX: usize = 1 << 14;
+/// What a record adds to that: header, type and tag.
+const OVERHEAD: usize = HEADER + 1 + 16;
+/// Kept free for what rustls sends by itself: an alert, an update of keys.
+const RESERVE: usize = 256;
+/// What is encrypted at a time.
+const BATCH: usize = (CAPACITY - RESERVE) / (PLAIN_MAX + OVERHEAD) * PLAIN_MAX;
+
+/// How much is taken from below at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Intake {
+    /// As much as there is room for.
+    Bulk,
+    /// No byte behind the record that is being read.
+    Exact,
+}
+
+enum Role {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// See the module.
+pub(super) struct Engine {
+    role: Role,
+    intake: Intake,
+    /// Records as they came. Those up to `fed` were shown to rustls, which may want to see some of them again.
+    incoming: Buffer,
+    fed: usize,
+    /// What a record contained that found no room with the reader.
+    plain: Vec<u8>,
+    plain_read: usize,
+    outgoing: Buffer,
+    closed: bool,
+    peer_closed: bool,
+    /// Found while there was still something to deliver.
+    fault: Option<Fault>,
+}
+
+/// What is to be done in one go with rustls.
+enum Wish<'a> {
+    /// Decrypt the record that was fed, into this.
+    Read(&'a mut [u8]),
+    Write(&'a [u8]),
+    Close,
+}
+
+impl Engine {
+    /// The end that connects, to one that is called `name`.
+    pub(super) fn client(config: Arc<ClientConfig>, name: ServerName<'static>, intake: Intake) -> Result<Self, Fault> {
+        let role = Role::Client(UnbufferedClientConnection::new(config, name)?);
+        let mut engine = Self::new(role, intake);
+        engine.turn(&mut Wish::Read(&mut []))?;
+        Ok(engine)
+    }
+
+    /// The end that is connected to.
+    pub(super) fn server(config: Arc<ServerConfig>, intake: Intake) -> Result<Self, Fault> {
+        Ok(Self::new(Role::Server(UnbufferedServerConnection::new(config)?), intake))
+    }
+
+    fn new(role: Role, intake: Intake) -> Self {
+        Self {
+            role,
+            intake,
+            incoming: Buffer::default(),
+            fed: 0,
+            plain: Vec::new(),
+            plain_read: 0,
+            outgoing: Buffer::default(),
+            closed: false,
+            peer_closed: false,
+            fault: None,
+        }
+    }
+
+    fn common(&self) -> &CommonState {
+        match &self.role {
+            Role::Client(connection) => connection,
+            Role::Server(connection) => connection,
+        }
+    }
+
+    /// Changes how much is taken from below, before the first byte is.
+    pub(super) fn set_intake(&mut self, intake: Intake) {
+        self.intake = intake;
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.common().is_handshaking()
+    }
+
+    /// The protocol that the ends agreed on (RFC 7301).
+    pub(super) fn protocol(&self) -> Option<&[u8]> {
+        self.common().alpn_protocol()
+    }
+
+    /// The other end's certificate, which has been verified once the handshake is over.
+    pub(super) fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.common().peer_certificates()?.first()
+    }
+
+    /// Where bytes from below are to be put, as many as come at once. Empty when none are wanted: there is a record to be
+    /// read first, or the other end has closed and what follows is not TLS.
+    pub(super) fn space(&mut self) -> &mut [u8] {
+        let wanted = match self.intake {
+            _ if self.peer_closed => 0,
+            Intake::Bulk => usize::MAX,
+            Intake::Exact => self.missing(),
+        };
+        if wanted == 0 {
+            return &mut [];
+        }
+        self.incoming.make_room(HEADER + RECORD_MAX);
+        let space = self.incoming.space();
+        let wanted = wanted.min(space.len());
+        &mut space[..wanted]
+    }
+
+    /// How many bytes the record lacks that is being read, or its header.
+    fn missing(&self) -> usize {
+        let begun = &self.incoming.filled()[self.fed..];
+        match record_len(begun) {
+            None => HEADER - begun.len(),
+            Some(len) => len.saturating_sub(begun.len()),
+        }
+    }
+
+    /// Notes that `n` bytes were put into [`Engine::space`], and goes on with the handshake if it is not over.
+    pub(super) fn received(&mut self, n: usize) -> Result<(), Fault> {
+        self.incoming.fill(n);
+        while self.is_handshaking() && self.feed()? {
+            self.turn(&mut Wish::Read(&mut []))?;
+        }
+        Ok(())
+    }
+
+    /// Says that nothing more comes from below.
+    pub(super) fn input_ended(&self) -> Result<(), Fault> {
+        if self.peer_closed { Ok(()) } else { Err(Fault::Cut { handshaking: self.is_handshaking() }) }
+    }
+
+    /// Whether a read may find something: data, an end or a fault.
+    pub(super) fn is_readable(&self) -> bool {
+        let begun = &self.incoming.filled()[self.fed..];
+        self.plain_read < self.plain.len()
+            || self.peer_closed
+            || self.fault.is_some()
+            || record_len(begun).is_some_and(|len| len <= begun.len())
+    }
+
+    /// Whether nothing of the other end's is here, not even the beginning of a record.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.is_readable() && self.incoming.filled().is_empty()
+    }
+
+    /// Whether the other end has closed and all that it sent before was read.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.peer_closed && self.plain_read == self.plain.len()
+    }
+
+    /// Takes what the other end sent; `None` when more has to come from below, 0 at its end.
+    pub(super) fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        let mut n = self.take_plain(out);
+        while n < out.len() && !self.peer_closed && self.fault.is_none() {
+            let result = match self.feed() {
+                Ok(false) => break,
+                Ok(true) => self.turn(&mut Wish::Read(&mut out[n..])),
+                Err(fault) => Err(fault),
+            };
+            match result {
+                Ok(read) => n += read,
+                Err(fault) => self.fault = Some(fault),
+            }
+        }
+        match &self.fault {
+            _ if n > 0 => Ok(Some(n)),
+            Some(fault) => Err(fault.clone()),
+            None if self.peer_closed => Ok(Some(0)),
+            None => Ok(None),
+        }
+    }
+
+    fn take_plain(&mut self, out: &mut [u8]) -> usize {
+        let rest = &self.plain[self.plain_read..];
+        let n = rest.len().min(out.len());
+        out[..n].copy_from_slice(&rest[..n]);
+        self.plain_read += n;
+        if self.plain_read == self.plain.len() {
+            (self.plain, self.plain_read) = (Vec::new(), 0);
+        }
+        n
+    }
+
+    /// Encrypts as much as there is room for, and says how much that was.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+        self.outgoing.make_room(CAPACITY);
+        let room = self.outgoing.space().len().saturating_sub(RESERVE);
+        let records = room / (PLAIN_MAX + OVERHEAD);
+        let n = match records {
+            // What is left is enough for a short record.
+            0 => room.saturating_sub(OVERHEAD).min(PLAIN_MAX),
+            _ => records * PLAIN_MAX,
+        };
+        let n = bytes.len().min(n).min(BATCH);
+        if n > 0 {
+            self.turn(&mut Wish::Write(&bytes[..n]))?;
+        }
+        Ok(n)
+    }
+
+    /// Ends what this end sends.
+    pub(super) fn close(&mut self) -> Result<(), Fault> {
+        if !std::mem::replace(&mut self.closed, true) {
+            self.turn(&mut Wish::Close)?;
+        }
+        Ok(())
+    }
+
+    /// Whether this end has closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// What is to be sent below.
+    pub(super) fn outgoing(&self) -> &[u8] {
+        self.outgoing.filled()
+    }
+
+    /// Notes that the first `n` bytes of [`Engine::outgoing`] were sent.
+    pub(super) fn sent(&mut self, n: usize) {
+        self.outgoing.discard(n);
+    }
+
+    /// Shows rustls the next record, if all of it is here.
+    fn feed(&mut self) -> Result<bool, Fault> {
+        let begun = &self.incoming.filled()[self.fed..];
+        // Types from change_cipher_spec to application_data.
+        if self.is_handshaking() && begun.first().is_some_and(|kind| !(20..=23).contains(kind)) {
+            return Err(Fault::NotTls);
+        }
+        let len = record_len(begun);
+        if len.is_some_and(|len| len > HEADER + RECORD_MAX) {
+            return Err(if self.is_handshaking() { Fault::NotTls } else { Fault::Tls(Error::PeerSentOversizedRecord) });
+        }
+        match len.filter(|len| *len <= begun.len()) {
+            Some(len) => {
+                self.fed += len;
+                Ok(true)
+            }
+            // A message of the handshake in more and smaller records than anyone sends.
+            None if self.incoming.filled().len() == CAPACITY => Err(Fault::Tls(Error::PeerSentOversizedRecord)),
+            None => Ok(false),
+        }
+    }
+
+    /// Has rustls do what it has to and what is wished. Gives the number of bytes read.
+    fn turn(&mut self, wish: &mut Wish<'_>) -> Result<usize, Fault> {
+        self.outgoing.make_room(RESERVE);
+        let mut read = 0;
+        loop {
+            let mut hands = Hands {
+                plain: &mut self.plain,
+                outgoing: &mut self.outgoing,
+                peer_closed: &mut self.peer_closed,
+                read: &mut read,
+            };
+            let shown = &mut self.incoming.filled_mut()[..self.fed];
+            let (discard, next) = match &mut self.role {
+                Role::Client(connection) => hands.handle(connection.process_tls_records(shown), wish),
+                Role::Server(connection) => hands.handle(connection.process_tls_records(shown), wish),
+            };
+            self.incoming.discard(discard);
+            self.fed -= discard;
+            match next {
+                Ok(true) => {}
+                Ok(false) => return Ok(read),
+                Err(fault) => {
+                    self.encode_alert();
+                    return Err(fault);
+                }
+            }
+        }
+    }
+
+    /// After a fault: what rustls has to say about it to the other end, behind what it had to say before.
+    fn encode_alert(&mut self) {
+        let (mut plain, mut peer_closed, mut read) = (Vec::new(), false, 0);
+        let mut again = true;
+        while again {
+            let mut hands = Hands {
+                plain: &mut plain,
+                outgoing: &mut self.outgoing,
+                peer_closed: &mut peer_closed,
+                read: &mut read,
+            };
+            let shown = &mut self.incoming.filled_mut()[..self.fed];
+            let (discard, next) = match &mut self.role {
+                Role::Client(connection) => {
+                    hands.handle(connection.process_tls_records(shown), &mut Wish::Read(&mut []))
+                }
+                Role::Server(connection) => {
+                    hands.handle(connection.process_tls_records(shown), &mut Wish::Read(&mut []))
+                }
+            };
+            self.incoming.discard(discard);
+            self.fed -= discard;
+            again = next == Ok(true);
+        }
+    }
+
+    /// Gives back the memory that nothing is in.
+    pub(super) fn relax(&mut self) {
+        self.incoming.relax();
+        self.outgoing.relax();
+    }
+
+    /// Bytes that its buffers take up.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.incoming.memory() + self.outgoing.memory() + self.plain.capacity()
+    }
+}
+
+/// The parts of an engine that what rustls says is done with.
+struct Hands<'a> {
+    plain: &'a mut Vec<u8>,
+    outgoing: &'a mut Buffer,
+    peer_closed: &'a mut bool,
+    read: &'a mut usize,
+}
+
+impl Hands<'_> {
+    /// Gives how many bytes of the incoming are done with, and whether to ask again.
+    fn handle<D>(&mut self, status: UnbufferedStatus<'_, '_, D>, wish: &mut Wish<'_>) -> (usize, Result<bool, Fault>) {
+        let mut discard = status.discard;
+        let again = match status.state {
+            Err(error) => Err(error.into()),
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
+                match traffic.next_record() {
+                    None => break Ok(true),
+                    Some(Err(error)) => break Err(error.into()),
+                    Some(Ok(record)) => {
+                        discard += record.discard;
+                        self.deliver(record.payload, wish);
+                    }
+                }
+            },
+            Ok(ConnectionState::EncodeTlsData(mut data)) => self.encode(|space| data.encode(space)),
+            Ok(ConnectionState::TransmitTlsData(data)) => {
+                data.done();
+                Ok(true)
+            }
+            Ok(ConnectionState::PeerClosed) => {
+                *self.peer_closed = true;
+                Ok(true)
+            }
+            Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                let result = match wish {
+                    Wish::Read(_) => return (discard, Ok(false)),
+                    Wish::Write(bytes) => traffic.encrypt(bytes, self.outgoing.space()),
+                    Wish::Close => traffic.queue_close_notify(self.outgoing.space()),
+                };
+                match result {
+                    Ok(n) => {
+                        self.outgoing.fill(n);
+                        Ok(false)
+                    }
+                    Err(EncryptError::InsufficientSize(_)) => {
+                        Err(Fault::Tls(Error::General("no room to encrypt".into())))
+                    }
+                    Err(EncryptError::EncryptExhausted) => Err(Fault::Tls(Error::EncryptError)),
+                }
+            }
+            Ok(ConnectionState::Closed | ConnectionState::BlockedHandshake) => match wish {
+                Wish::Read(_) | Wish::Close => Ok(false),
+                Wish::Write(_) => Err(Fault::Tls(Error::General("this end cannot send now".into()))),
+            },
+            Ok(_) => Err(Fault::Tls(Error::General("early data, which was not offered".into()))),
+        };
+        (discard, again)
+    }
+
+    fn deliver(&mut self, payload: &[u8], wish: &mut Wish<'_>) {
+        let room = match wish {
+            Wish::Read(out) => &mut out[*self.read..],
+            _ => &mut [],
+        };
+        let (now, later) = payload.split_at(payload.len().min(room.len()));
+        room[..now.len()].copy_from_slice(now);
+        *self.read += now.len();
+        self.plain.extend_from_slice(later);
+    }
+
+    fn encode(&mut self, mut into: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>) -> Result<bool, Fault> {
+        match into(self.outgoing.space()) {
+            Ok(n) => self.outgoing.fill(n),
+            // Only a certificate chain of absurd length comes here.
+            Err(EncodeError::InsufficientSize(_)) => {
+                return Err(Fault::Tls(Error::General("no room for a message".into())));
+            }
+            Err(EncodeError::AlreadyEncoded) => {}
+        }
+        Ok(true)
+    }
+}
+
+/// The length of the record that begins here, with its header, once that is here.
+fn record_len(begun: &[u8]) -> Option<usize> {
+    match begun {
+        [_, _, _, high, low, ..] => Some(HEADER + usize::from(u16::from_be_bytes([*high, *low]))),
+        _ => None,
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("intake", &self.intake)
+            .field("incoming", &self.incoming.filled().len())
+            .field("outgoing", &self.outgoing.filled().len())
+            .field("closed", &self.closed)
+            .field("peer_closed", &self.peer_closed)
+            .finish_non_exhaustive()
+    }
+}
