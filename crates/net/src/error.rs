@@ -78,6 +78,9 @@ impl Error {
 
 /// The code for a failed connect, read or write.
 pub fn code_of(error: &io::Error) -> Code {
+    if let Some(coded) = error.get_ref().and_then(|inner| inner.downcast_ref::<Coded>()) {
+        return coded.code;
+    }
     match error.raw_os_error() {
         Some(errno) => Code::from_errno(errno),
         None => match error.kind() {
@@ -87,6 +90,21 @@ pub fn code_of(error: &io::Error) -> Code {
             io::ErrorKind::PermissionDenied => Code::AuthFailed,
             _ => Code::ConnectFailed,
         },
+    }
+}
+
+/// A failure that the protocol underneath gave a code and words, inside an `io::Error`.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub(crate) struct Coded {
+    pub(crate) code: Code,
+    pub(crate) reason: String,
+}
+
+impl From<Coded> for io::Error {
+    fn from(coded: Coded) -> Self {
+        let kind = Self::from_raw_os_error(coded.code.errno()).kind();
+        Self::new(kind, coded)
     }
 }
 

@@ -6,6 +6,7 @@
 //! - [`transport`]: the seam. A [`Stream`] is a connection of any transport: it reads, writes, shuts down either side, gives
 //!   [`Stats`] and watches for errors while nobody reads.
 //! - [`tcp`]: the transport that everyone has.
+//! - [`quic`]: one connection to each peer, a stream of it for each session.
 //! - [`udt`]: UDT4 over UDP, for long paths with loss and circuits with a rate.
 //! - [`tls`]: what authenticates and encrypts it, or any other.
 //! - [`credentials`]: who this end is and whom it trusts.
@@ -27,6 +28,7 @@ mod error;
 pub mod host;
 pub mod limits;
 mod profile;
+pub mod quic;
 mod stats;
 mod stream;
 mod sys;

@@ -141,7 +141,7 @@ pub enum CongestionControl {
     Cubic,
     /// NewReno (RFC 6582).
     Reno,
-    /// UDT's control by a model of the path, and what `auto` means there: it takes loss for congestion only while packets
+    /// Control by a model of the path, of UDT and QUIC alone, and what `auto` means there: it takes loss for congestion only while packets
     /// queue, and so fills long paths with loss.
     Model,
     /// UDT's own (DAIMD), for circuits with little loss.

@@ -1,0 +1,174 @@
+//! What a connection's congestion control sees, for statistics: quinn's own books have neither deliveries nor deviation.
+
+use quinn_proto::RttEstimator;
+use quinn_proto::congestion::{Controller, ControllerFactory};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Figures of one connection, which its controllers write and anyone reads. A path that changes has a new controller and
+/// the same figures.
+#[derive(Debug)]
+pub(super) struct Gauge {
+    started: Instant,
+    /// Bytes of packets that were acknowledged since the connection began.
+    acked: AtomicU64,
+    /// Bytes on their way.
+    in_flight: AtomicU64,
+    /// When the peer last acknowledged anything, in milliseconds since `started`.
+    heard: AtomicU64,
+    /// Mean deviation of the round-trip time, in microseconds.
+    rtt_var: AtomicU64,
+    /// Bytes per second that were delivered in the latest round trip.
+    rate: AtomicU64,
+    /// Largest UDP payload.
+    mtu: AtomicU64,
+}
+
+impl Gauge {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            started: Instant::now(),
+            acked: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            rtt_var: AtomicU64::new(0),
+            rate: AtomicU64::new(0),
+            mtu: AtomicU64::new(1200),
+        })
+    }
+
+    pub(super) fn acked(&self) -> u64 {
+        self.acked.load(Relaxed)
+    }
+
+    pub(super) fn in_flight(&self) -> u64 {
+        self.in_flight.load(Relaxed)
+    }
+
+    pub(super) fn rtt_var_us(&self) -> u64 {
+        self.rtt_var.load(Relaxed)
+    }
+
+    pub(super) fn delivery_rate(&self) -> u64 {
+        self.rate.load(Relaxed)
+    }
+
+    pub(super) fn mtu(&self) -> u64 {
+        self.mtu.load(Relaxed)
+    }
+
+    /// Time since the peer last acknowledged anything.
+    pub(super) fn unheard(&self, now: Instant) -> Duration {
+        let now = now.saturating_duration_since(self.started);
+        now.saturating_sub(Duration::from_millis(self.heard.load(Relaxed)))
+    }
+}
+
+/// Builds controllers that write a gauge, around those of another factory.
+pub(super) struct Gauged {
+    pub(super) inner: Arc<dyn ControllerFactory + Send + Sync>,
+    pub(super) gauge: Arc<Gauge>,
+}
+
+impl ControllerFactory for Gauged {
+    fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
+        self.gauge.mtu.store(mtu.into(), Relaxed);
+        let inner = self.inner.clone().build(now, mtu);
+        Box::new(Watching { inner, gauge: self.gauge.clone(), batch: Batch::default(), since: (now, 0), rtt: None })
+    }
+}
+
+struct Watching {
+    inner: Box<dyn Controller>,
+    gauge: Arc<Gauge>,
+    batch: Batch,
+    /// Since when, and from how many acknowledged bytes on, the rate is counted.
+    since: (Instant, u64),
+    /// Smoothed round-trip time and its deviation, in seconds (RFC 6298).
+    rtt: Option<(f64, f64)>,
+}
+
+/// What one acknowledgement told.
+#[derive(Clone, Default)]
+struct Batch {
+    bytes: u64,
+    /// The packet that was sent last.
+    sent: Option<Instant>,
+}
+
+impl Watching {
+    fn take_rtt(&mut self, sample: f64) {
+        let (mean, deviation) = match self.rtt {
+            None => (sample, sample / 2.0),
+            Some((mean, deviation)) => {
+                (mean + (sample - mean) / 8.0, deviation + ((sample - mean).abs() - deviation) / 4.0)
+            }
+        };
+        self.rtt = Some((mean, deviation));
+        self.gauge.rtt_var.store((deviation * 1e6) as u64, Relaxed);
+    }
+}
+
+impl Controller for Watching {
+    fn on_sent(&mut self, now: Instant, bytes: u64, last: u64) {
+        self.gauge.in_flight.fetch_add(bytes, Relaxed);
+        self.inner.on_sent(now, bytes, last);
+    }
+
+    fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
+        self.batch.bytes += bytes;
+        self.batch.sent = self.batch.sent.max(Some(sent));
+        self.inner.on_ack(now, sent, bytes, app_limited, rtt);
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest: Option<u64>) {
+        let Batch { bytes, sent } = std::mem::take(&mut self.batch);
+        let gauge = &self.gauge;
+        let acked = gauge.acked.fetch_add(bytes, Relaxed) + bytes;
+        gauge.in_flight.store(in_flight, Relaxed);
+        gauge.heard.store(now.saturating_duration_since(gauge.started).as_millis() as u64, Relaxed);
+        if let Some(sent) = sent {
+            self.take_rtt(now.saturating_duration_since(sent).as_secs_f64());
+        }
+        let passed = now.saturating_duration_since(self.since.0).as_secs_f64();
+        if self.rtt.is_some_and(|(mean, _)| passed >= mean.max(0.001)) {
+            let rate = (acked.saturating_sub(self.since.1)) as f64 / passed;
+            self.gauge.rate.store(rate as u64, Relaxed);
+            self.since = (now, acked);
+        }
+        self.inner.on_end_acks(now, in_flight, app_limited, largest);
+    }
+
+    fn on_congestion_event(&mut self, now: Instant, sent: Instant, persistent: bool, lost: u64) {
+        self.inner.on_congestion_event(now, sent, persistent, lost);
+    }
+
+    fn on_mtu_update(&mut self, mtu: u16) {
+        self.gauge.mtu.store(mtu.into(), Relaxed);
+        self.inner.on_mtu_update(mtu);
+    }
+
+    fn window(&self) -> u64 {
+        self.inner.window()
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(Self {
+            inner: self.inner.clone_box(),
+            gauge: self.gauge.clone(),
+            batch: self.batch.clone(),
+            since: self.since,
+            rtt: self.rtt,
+        })
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.inner.initial_window()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

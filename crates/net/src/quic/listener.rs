@@ -1,0 +1,239 @@
+//! Accepting QUIC connections, and handing on each of their streams as a connection of its own.
+//!
+//! What a stranger can cost: an Initial from an address that has proved nothing is answered with a Retry (RFC 9000, section
+//! 8.1.2), a tenth of its size, and forgotten. It costs every honest peer a round trip, once in the life of its connection.
+//! Handshakes have a time-out and are counted; only those that end with a certificate that is trusted become connections.
+
+use super::drivers::Drivers;
+use super::failure::words;
+use super::gauge::Gauge;
+use super::known::Known;
+use super::reset_key::ResetKey;
+use super::settings::{self, PAYLOAD_MAX, Windows};
+use super::socket;
+use super::stream::{QuicStream, Shared};
+use super::{ALPN, Options, identity};
+use crate::credentials::Credentials;
+use crate::profile::Profile;
+use crate::stream::Stream;
+use crate::transport::{Boxed, Listener, Pending};
+use phoebus_proto::session::Code;
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::{Connection, Endpoint, Incoming, ServerConfig};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit, mpsc, watch};
+use tokio::time::timeout;
+
+/// Handshakes at a time, of addresses that are proved: each costs a signature, about a tenth of a millisecond.
+const HANDSHAKES_MAX: usize = 256;
+/// How long one may take: some round trips of the longest path, with losses.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// Connections at a time, one for each peer as a rule.
+const CONNECTIONS_MAX: usize = 4096;
+/// Datagrams of strangers that wait to be looked at, and how much of what follows the first of a handshake is kept.
+const INCOMING_MAX: usize = 1024;
+const INCOMING_BYTES: u64 = 64 << 10;
+const INCOMING_BYTES_TOTAL: u64 = 16 << 20;
+/// Streams that wait to be accepted; then their connections wait.
+const BACKLOG: usize = 1024;
+
+/// A socket that accepts connections, and their streams.
+#[derive(Debug)]
+pub(super) struct QuicListener {
+    arrived: Mutex<mpsc::Receiver<(Arrived, SocketAddr)>>,
+    local: SocketAddr,
+    note: Option<Arc<str>>,
+    /// Dropped, it ends the accepting; streams that were accepted go on.
+    open: watch::Sender<()>,
+}
+
+/// Something to be accepted.
+#[derive(Debug)]
+enum Arrived {
+    Stream(Box<QuicStream>),
+    /// Someone who did not prove who it is.
+    Refused(String),
+}
+
+/// What all connections of a listener have in common.
+struct Server {
+    base: ServerConfig,
+    credentials: Credentials,
+    idle: Duration,
+    profile: Profile,
+    local: SocketAddr,
+    note: Option<Arc<str>>,
+    drivers: Arc<Drivers>,
+    known: Arc<Known>,
+    arrived: mpsc::Sender<(Arrived, SocketAddr)>,
+    handshakes: Semaphore,
+}
+
+/// Listens on `addr`.
+///
+/// # Errors
+/// When the address cannot be had.
+pub(super) fn listen(
+    addr: SocketAddr,
+    profile: &Profile,
+    credentials: &Credentials,
+    options: &Options,
+    drivers: &Arc<Drivers>,
+    known: &Arc<Known>,
+) -> io::Result<QuicListener> {
+    let on = drivers.handle();
+    let _on = on.enter();
+    let (socket, note) = socket::open(addr, PAYLOAD_MAX)?;
+    let note = settings::note(profile, note.as_deref());
+    let key = options.reset_key.clone().map_or_else(ResetKey::random, Ok)?;
+    let mut config = key.endpoint();
+    config.max_udp_payload_size(PAYLOAD_MAX).map_err(io::Error::other)?;
+    let base = base(credentials)?;
+    let endpoint = Endpoint::new_with_abstract_socket(config, Some(base.clone()), socket, drivers.runtime())?;
+    known.add_endpoint(&endpoint);
+    let local = endpoint.local_addr()?;
+    let (arrived, waiting) = mpsc::channel(BACKLOG);
+    let (open, is_open) = watch::channel(());
+    let server = Arc::new(Server {
+        base,
+        credentials: credentials.clone(),
+        idle: options.idle_timeout,
+        profile: profile.clone(),
+        local,
+        note: note.clone(),
+        drivers: drivers.clone(),
+        known: known.clone(),
+        arrived,
+        handshakes: Semaphore::new(HANDSHAKES_MAX),
+    });
+    on.spawn(accept_all(endpoint, server, is_open));
+    Ok(QuicListener { arrived: Mutex::new(waiting), local, note, open })
+}
+
+/// What holds before it is known who connects.
+fn base(credentials: &Credentials) -> io::Result<ServerConfig> {
+    let crypto = QuicServerConfig::try_from(credentials.server_config(&[ALPN])).map_err(io::Error::other)?;
+    let mut config = ServerConfig::with_crypto(Arc::new(crypto));
+    config
+        .max_incoming(INCOMING_MAX)
+        .incoming_buffer_size(INCOMING_BYTES)
+        .incoming_buffer_size_total(INCOMING_BYTES_TOTAL)
+        // A peer whose address changes keeps its sessions; the new address has to prove itself.
+        .migration(true);
+    Ok(config)
+}
+
+async fn accept_all(endpoint: Endpoint, server: Arc<Server>, mut open: watch::Receiver<()>) {
+    loop {
+        let incoming = tokio::select! {
+            incoming = endpoint.accept() => incoming,
+            _ = open.changed() => None,
+        };
+        let Some(incoming) = incoming else { break };
+        if !incoming.remote_address_validated() {
+            // Fails only for an address that is validated.
+            let _ = incoming.retry();
+        } else if endpoint.open_connections() >= CONNECTIONS_MAX || server.handshakes.available_permits() == 0 {
+            incoming.refuse();
+        } else {
+            let (server, open) = (server.clone(), open.clone());
+            tokio::spawn(async move {
+                if let Ok(permit) = server.handshakes.try_acquire() {
+                    server.serve(incoming, permit, open).await;
+                }
+            });
+        }
+    }
+    endpoint.set_server_config(None);
+    server.known.remove_endpoint(server.local);
+}
+
+impl Server {
+    /// Lets one connection in, and hands on its streams for as long as it lasts.
+    async fn serve(&self, incoming: Incoming, permit: SemaphorePermit<'_>, mut open: watch::Receiver<()>) {
+        let from = incoming.remote_address();
+        let gauge = Gauge::new();
+        let connection = match timeout(HANDSHAKE_LIMIT, self.handshake(incoming, &gauge)).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(reason)) => return self.refused(from, reason),
+            Err(_) => return self.refused(from, "the handshake took too long".to_owned()),
+        };
+        drop(permit);
+        let shared = Arc::new(Shared {
+            identity: identity(&connection),
+            connection: connection.clone(),
+            gauge,
+            windows: Windows::of(&self.profile),
+            control: settings::control_name(&self.profile),
+            rate: self.profile.rate,
+            local: self.local,
+            note: self.note.clone(),
+            _drivers: self.drivers.clone(),
+        });
+        self.known.add(Arc::downgrade(&shared));
+        loop {
+            let stream = tokio::select! {
+                stream = connection.accept_bi() => stream,
+                _ = open.changed() => break,
+            };
+            let Ok((send, receive)) = stream else { break };
+            let stream = Arrived::Stream(Box::new(QuicStream::new(shared.clone(), send, receive)));
+            if self.arrived.send((stream, connection.remote_address())).await.is_err() {
+                break;
+            }
+        }
+    }
+
+    async fn handshake(&self, incoming: Incoming, gauge: &Arc<Gauge>) -> Result<Connection, String> {
+        let crypto = QuicServerConfig::try_from(self.credentials.server_config(&[ALPN])).map_err(|e| e.to_string())?;
+        let mut config = self.base.clone();
+        config.crypto = Arc::new(crypto);
+        let payload = socket::payload(incoming.remote_address()).min(PAYLOAD_MAX);
+        config.transport = Arc::new(settings::transport(&self.profile, self.idle, payload, gauge));
+        let connecting = incoming.accept_with(Arc::new(config)).map_err(|error| words(&error))?;
+        connecting.await.map_err(|error| words(&error))
+    }
+
+    /// Whoever accepts is told, so that a peer that is kept out can be found in the log; if it looks.
+    fn refused(&self, from: SocketAddr, reason: String) {
+        let _ = self.arrived.try_send((Arrived::Refused(reason), from));
+    }
+}
+
+impl Listener for QuicListener {
+    fn accept(&self) -> Boxed<'_, io::Result<(Box<dyn Pending>, SocketAddr)>> {
+        Box::pin(async {
+            let arrived = self.arrived.lock().await.recv().await;
+            let (arrived, from) = arrived.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+            Ok((Box::new(arrived) as Box<dyn Pending>, from))
+        })
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.local)
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+}
+
+impl Pending for Arrived {
+    fn handshake(self: Box<Self>) -> Boxed<'static, io::Result<Stream>> {
+        Box::pin(async {
+            match *self {
+                Self::Stream(stream) => Ok(Stream::from(*stream)),
+                Self::Refused(reason) => Err(crate::error::Coded { code: Code::AuthFailed, reason }.into()),
+            }
+        })
+    }
+}
+
+impl Drop for QuicListener {
+    fn drop(&mut self) {
+        self.open.send_replace(());
+    }
+}

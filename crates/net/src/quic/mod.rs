@@ -1,0 +1,145 @@
+//! QUIC (RFC 9000, RFC 9001, RFC 9002), by quinn: one connection to each peer, and a stream of it for each session (S12, S15,
+//! S21).
+//!
+//! - [`Quic`] is the transport, [`Options`] what can be chosen; [`ResetKey`] is what a gateway keeps across restarts.
+//! - `peers` makes connections and keeps them, `listener` accepts them; `stream` is a stream as a connection of the seam.
+//! - `known` is what there is of them, `failure` how they end.
+//! - `settings` turns a profile into quinn's settings; `model` is the congestion control, `rate` the bound on a stream,
+//!   `gauge` what statistics need besides quinn's.
+//! - `drivers` are the threads on which all of it runs, `socket` the UDP socket under it, `bell` its readiness.
+//!
+//! Both ends show certificates (`crate::credentials`), and all bytes are encrypted. A stream's end and its reset are the
+//! peer's: nobody on the path can forge them, so that sessions go over a stream as they are, unframed.
+//!
+//! 0-RTT is off. What comes with it can be recorded and sent again by anyone; an OPEN would be refused the second time,
+//! but only by a gateway that remembers the first, which one that was restarted does not. And it would gain nothing:
+//! connections to peers are kept, so that a session finds its handshake done.
+
+mod bell;
+mod drivers;
+mod failure;
+mod gauge;
+mod known;
+mod listener;
+mod model;
+mod peers;
+mod rate;
+mod reset_key;
+mod settings;
+mod socket;
+mod stream;
+
+pub use reset_key::ResetKey;
+
+use crate::credentials::{self, Credentials};
+use crate::error::Error;
+use crate::profile::Profile;
+use crate::stream::Stream;
+use crate::transport::{Boxed, Identity, Listener, Target, Transport};
+use drivers::Drivers;
+use failure::Failure;
+use known::Known;
+use peers::Peers;
+use phoebus_proto::session::Code;
+use quinn::{Connection, ConnectionError, VarInt};
+use rustls::pki_types::CertificateDer;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The name of the session protocol in the handshake (RFC 7301; `docs/protocol/session.md`).
+pub const ALPN: &[u8] = b"phoebus/1";
+
+/// What can be chosen besides profiles.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// For the connections that a listener accepts; none: one that does not outlive the process.
+    pub reset_key: Option<ResetKey>,
+    /// After how long without any packet a connection counts as dead, with all sessions on it. 30 s by default: a route
+    /// heals within 10 s, or not soon. The lesser of both ends' counts.
+    pub idle_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { reset_key: None, idle_timeout: Duration::from_secs(30) }
+    }
+}
+
+/// QUIC as a transport.
+#[derive(Debug)]
+pub struct Quic {
+    drivers: Arc<Drivers>,
+    credentials: Credentials,
+    options: Options,
+    known: Arc<Known>,
+    peers: Peers,
+}
+
+impl Quic {
+    /// With these credentials for its connections, those that it makes and those that it accepts.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub fn new(credentials: Credentials, options: Options) -> io::Result<Self> {
+        let drivers = Drivers::start()?;
+        let known = Arc::new(Known::default());
+        let peers = Peers::new(drivers.clone(), credentials.clone(), options.idle_timeout, known.clone());
+        Ok(Self { drivers, credentials, options, known, peers })
+    }
+
+    /// Moves the connections that were made from here to new sockets, as when the host's addresses have changed. The
+    /// sessions on them go on.
+    ///
+    /// # Errors
+    /// When there is no socket to be had.
+    pub fn rebind(&self) -> io::Result<()> {
+        self.peers.rebind()
+    }
+
+    /// Ends the connections with the peer that has proved to be `name`, from either side, and all sessions on them: its
+    /// process is known to be dead, though the connections have only fallen silent.
+    pub fn abandon(&self, name: &str, code: Code, reason: &str) {
+        self.known.abandon(name, VarInt::from_u32(code.number().into()), reason);
+    }
+
+    /// Closes all connections, those of listeners too, and waits until their peers could have heard of it: some round
+    /// trips. What is not closed so when the process ends, peers take for alive until they hear nothing for long.
+    pub async fn close(&self) {
+        self.known.close().await;
+    }
+}
+
+impl Transport for Quic {
+    fn name(&self) -> &'static str {
+        "quic"
+    }
+
+    fn connect<'a>(
+        &'a self,
+        to: &'a Target,
+        profile: &'a Profile,
+        limit: Duration,
+    ) -> Boxed<'a, Result<Stream, Error>> {
+        Box::pin(async move { Ok(Stream::from(self.peers.open(to, profile, limit).await?)) })
+    }
+
+    fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn Listener>, Error> {
+        match listener::listen(addr, profile, &self.credentials, &self.options, &self.drivers, &self.known) {
+            Ok(listener) => Ok(Box::new(listener)),
+            Err(source) => Err(Error::Listen { addr, source }),
+        }
+    }
+}
+
+/// Who the other end of a connection has proved to be.
+fn identity(connection: &Connection) -> Identity {
+    let shown = connection.peer_identity().and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());
+    let names = shown.and_then(|chain| chain.first().map(|own| credentials::names_in(own)));
+    Identity { names: names.unwrap_or_default() }
+}
+
+fn io_error(error: &ConnectionError) -> io::Error {
+    Failure::Lost(error.clone()).into()
+}

@@ -1,0 +1,128 @@
+//! Holds a stream to a rate (S17, S25): what it may write is measured out.
+//!
+//! quinn has no bound on the rate of a connection. A stream that is written to at a rate is sent at that rate, as long as
+//! congestion control allows it: nothing waits in front of it.
+
+use std::time::{Duration, Instant};
+
+/// What may be written at once after a pause: 5 ms at the rate, so that a timer which is late costs nothing.
+const DEPTH: Duration = Duration::from_millis(5);
+/// The least of it, in datagrams.
+const LEAST: f64 = 4.0;
+/// Bytes of a datagram that are no stream: QUIC's header (1 and 8 of the connection id and 3), the frame's (1, 2, 6 and 2)
+/// and the tag of its encryption (16).
+const INSIDE: f64 = 39.0;
+/// Headers in front of the datagram: IPv4 and UDP.
+const OUTSIDE: f64 = 28.0;
+
+/// The measure of one stream.
+#[derive(Debug)]
+pub(super) struct Allowance {
+    /// Bits per second, headers included.
+    rate: Option<u64>,
+    tokens: f64,
+    at: Instant,
+}
+
+impl Allowance {
+    pub(super) fn new(rate: Option<u64>, now: Instant) -> Self {
+        Self { rate, tokens: 0.0, at: now }
+    }
+
+    pub(super) fn rate(&self) -> Option<u64> {
+        self.rate
+    }
+
+    /// Changes the rate from now on.
+    pub(super) fn set(&mut self, rate: Option<u64>, mtu: u64, now: Instant) {
+        self.fill(mtu, now);
+        self.rate = rate;
+    }
+
+    /// How many of `wanted` bytes may be written now: 0 when it is not time yet.
+    pub(super) fn grant(&mut self, wanted: usize, mtu: u64, now: Instant) -> usize {
+        if self.rate.is_none() {
+            return wanted;
+        }
+        self.fill(mtu, now);
+        let whole = (wanted as f64).min(payload(mtu));
+        if self.tokens < whole { 0 } else { wanted.min(self.tokens as usize) }
+    }
+
+    /// `written` bytes were.
+    pub(super) fn spend(&mut self, written: usize) {
+        if self.rate.is_some() {
+            self.tokens -= written as f64;
+        }
+    }
+
+    /// When the next datagram may be written, if that is not now.
+    pub(super) fn next(&mut self, mtu: u64, now: Instant) -> Option<Instant> {
+        let per_second = self.per_second(mtu)?;
+        self.fill(mtu, now);
+        let missing = payload(mtu) - self.tokens;
+        (missing > 0.0).then(|| now + Duration::from_secs_f64((missing / per_second).min(3600.0)))
+    }
+
+    fn fill(&mut self, mtu: u64, now: Instant) {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.at = now;
+        if let Some(per_second) = self.per_second(mtu) {
+            let depth = (per_second * DEPTH.as_secs_f64()).max(LEAST * payload(mtu));
+            self.tokens = (self.tokens + per_second * passed).min(depth);
+        }
+    }
+
+    /// Bytes of the stream per second.
+    fn per_second(&self, mtu: u64) -> Option<f64> {
+        let rate = self.rate?;
+        Some((rate as f64 / 8.0 * payload(mtu) / (mtu as f64 + OUTSIDE)).max(1.0))
+    }
+}
+
+/// Bytes of the stream in a full datagram.
+fn payload(mtu: u64) -> f64 {
+    (mtu as f64 - INSIDE).max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that a writer gets through in a second, looking at the clock as often as it is told to, and late by `late`.
+    fn written(rate: u64, late: Duration) -> f64 {
+        let start = Instant::now();
+        let mut allowance = Allowance::new(Some(rate), start);
+        let (mut now, mut sum) = (start, 0);
+        while now < start + Duration::from_secs(1) {
+            match allowance.grant(100_000, 1452, now) {
+                0 => now = allowance.next(1452, now).unwrap() + late,
+                n => {
+                    allowance.spend(n);
+                    sum += n;
+                }
+            }
+        }
+        sum as f64
+    }
+
+    #[test]
+    fn a_rate_is_held_with_headers_and_by_late_timers() {
+        for late in [Duration::ZERO, Duration::from_micros(1200)] {
+            for rate in [10_000_000, 500_000_000, 5_000_000_000] {
+                let wire = written(rate, late) * 1480.0 / 1413.0 * 8.0;
+                let off = (wire / rate as f64 - 1.0).abs();
+                assert!(off < 0.01, "{rate} bit/s gave {wire} with timers late by {late:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_rate_there_is_no_bound() {
+        let now = Instant::now();
+        let mut allowance = Allowance::new(Some(8), now);
+        assert_eq!(allowance.grant(1000, 1452, now), 0);
+        allowance.set(None, 1452, now);
+        assert_eq!((allowance.grant(1000, 1452, now), allowance.next(1452, now)), (1000, None));
+    }
+}

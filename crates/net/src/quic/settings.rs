@@ -1,0 +1,124 @@
+//! A profile as quinn takes it (P37, S14).
+
+use super::gauge::{Gauge, Gauged};
+use super::model::Model;
+use crate::profile::{CongestionControl, Profile};
+use phoebus_proto::units::BitRate;
+use quinn::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
+use quinn::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use quinn_proto::congestion::ControllerFactory;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The largest UDP payload that is sent or taken: an Ethernet jumbo frame of 9000 bytes, less the headers of IPv6 and UDP.
+pub(super) const PAYLOAD_MAX: u16 = 8952;
+/// Sessions that a peer may have open on one connection. A gateway has limits of its own on sessions; this one keeps a
+/// peer from making more of them than anybody asked for.
+pub(super) const STREAMS_MAX: u32 = 4096;
+/// Packets until the peer acknowledges: a tenth of the acknowledgements that TCP sends twice as often costs the receiver a
+/// tenth of its system calls, and is still many per round trip. Loss is told of at once all the same.
+const ACKNOWLEDGE_EVERY: u32 = 10;
+/// The round trip that windows are made for where nobody knows better: once around the Earth, with room to repair losses
+/// without a pause.
+const LONGEST_PATH: Duration = Duration::from_millis(500);
+/// Windows where neither sizes nor capacity are given: 1 Gbit/s on that path. No memory is used before there are bytes.
+const WINDOW: u64 = 64 << 20;
+/// The bounds of a window made from a capacity.
+const WINDOW_BOUNDS: (u64, u64) = (1 << 20, 1 << 30);
+
+/// How much may wait to be sent on a connection, or to be read on a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Windows {
+    pub(super) send: u64,
+    pub(super) receive: u64,
+}
+
+impl Windows {
+    /// As the profile has them, or from the capacity that it states.
+    pub(super) fn of(profile: &Profile) -> Self {
+        let usual = profile.capacity.map_or(WINDOW, |BitRate(rate)| {
+            let product = rate as f64 / 8.0 * LONGEST_PATH.as_secs_f64();
+            (product as u64).clamp(WINDOW_BOUNDS.0, WINDOW_BOUNDS.1)
+        });
+        Self {
+            send: profile.send_buffer.bytes().unwrap_or(usual),
+            receive: profile.receive_buffer.bytes().unwrap_or(usual),
+        }
+    }
+}
+
+/// The settings of one connection. Datagrams of up to `payload` bytes are tried.
+pub(super) fn transport(profile: &Profile, idle: Duration, payload: u16, gauge: &Arc<Gauge>) -> TransportConfig {
+    let windows = Windows::of(profile);
+    let idle_millis = VarInt::from_u32(u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
+    let mut acknowledge = AckFrequencyConfig::default();
+    acknowledge.ack_eliciting_threshold(ACKNOWLEDGE_EVERY.into());
+    let mut discovery = MtuDiscoveryConfig::default();
+    discovery.upper_bound(payload);
+    let mut config = TransportConfig::default();
+    config
+        .max_concurrent_bidi_streams(STREAMS_MAX.into())
+        .max_concurrent_uni_streams(0u32.into())
+        .datagram_receive_buffer_size(None)
+        .max_idle_timeout(Some(IdleTimeout::from(idle_millis)))
+        // Below the time-out, and often enough for the tables of most address translators.
+        .keep_alive_interval(Some(idle / 3))
+        .stream_receive_window(VarInt::from_u64(windows.receive).unwrap_or(VarInt::MAX))
+        // Of the connection: none. A session whose reader has stopped would use it up, and stop all others.
+        .receive_window(VarInt::MAX)
+        .send_window(windows.send)
+        .ack_frequency_config(Some(acknowledge))
+        .mtu_discovery_config(Some(discovery))
+        .congestion_controller_factory(Arc::new(Gauged { inner: control(profile), gauge: gauge.clone() }));
+    config
+}
+
+fn control(profile: &Profile) -> Arc<dyn ControllerFactory + Send + Sync> {
+    match profile.congestion_control {
+        CongestionControl::Bbr => Arc::new(BbrConfig::default()),
+        CongestionControl::Cubic => Arc::new(CubicConfig::default()),
+        CongestionControl::Reno => Arc::new(NewRenoConfig::default()),
+        _ => Arc::new(Model),
+    }
+}
+
+/// The name of the control in force.
+pub(super) fn control_name(profile: &Profile) -> &'static str {
+    match profile.congestion_control {
+        CongestionControl::Bbr => "bbr",
+        CongestionControl::Cubic => "cubic",
+        CongestionControl::Reno => "reno",
+        _ => "model",
+    }
+}
+
+/// What was asked for and not had, as a sentence; `socket` is what the socket has to say.
+pub(super) fn note(profile: &Profile, socket: Option<&str>) -> Option<Arc<str>> {
+    let control = match profile.congestion_control {
+        asked @ (CongestionControl::Native | CongestionControl::Fixed) => {
+            Some(format!("congestion control {asked} is not for QUIC: model is used"))
+        }
+        _ => None,
+    };
+    let notes: Vec<&str> = control.as_deref().into_iter().chain(socket).collect();
+    (!notes.is_empty()).then(|| notes.join("; ").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Buffer;
+    use phoebus_proto::units::ByteSize;
+
+    #[test]
+    fn windows_follow_the_segment_unless_they_are_given() {
+        assert_eq!(Windows::of(&Profile::default()), Windows { send: WINDOW, receive: WINDOW });
+        let profile = Profile { capacity: Some(BitRate(400_000_000)), ..Profile::default() };
+        assert_eq!(Windows::of(&profile).receive, 25_000_000);
+        let buffer = Buffer::Bytes(ByteSize(1 << 20));
+        let profile = Profile { receive_buffer: buffer, ..profile };
+        assert_eq!(Windows::of(&profile), Windows { send: 25_000_000, receive: 1 << 20 });
+        let profile = Profile { capacity: Some(BitRate(u64::MAX)), ..Profile::default() };
+        assert_eq!(Windows::of(&profile).send, 1 << 30);
+    }
+}

@@ -1,0 +1,405 @@
+//! A QUIC stream as a connection of the seam: FIN is half-close, RESET_STREAM and STOP_SENDING together are a reset, with the
+//! session protocol's code (RFC 9000, sections 2.4 and 3; S21, S22).
+//!
+//! Beware of quinn's `SendStream`: dropped, it ends its stream as if all had been said. Only [`Drop`] of [`QuicStream`]
+//! drops one, after resetting it unless it was disarmed. When the process dies, nothing is sent at all: the peer's
+//! connection is lost, which is an error of every stream on it.
+
+use super::bell::{Bell, lock};
+use super::drivers::Drivers;
+use super::failure::Failure;
+use super::gauge::Gauge;
+use super::rate::Allowance;
+use super::settings::Windows;
+use crate::stats::Stats;
+use crate::transport::{Boxed, Change, Duplex, Identity, Security};
+use bytes::{Buf, Bytes};
+use phoebus_proto::session::Code;
+use phoebus_proto::units::BitRate;
+use quinn::{Connection, ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Instant;
+use tokio::time::{Sleep, sleep_until};
+
+/// What all streams of a connection share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) connection: Connection,
+    pub(super) gauge: Arc<Gauge>,
+    pub(super) identity: Identity,
+    pub(super) windows: Windows,
+    pub(super) control: &'static str,
+    pub(super) rate: Option<BitRate>,
+    /// Of this end, for the port.
+    pub(super) local: SocketAddr,
+    pub(super) note: Option<Arc<str>>,
+    /// The threads live as long as their streams.
+    pub(super) _drivers: Arc<Drivers>,
+}
+
+/// A stream of a connection.
+#[derive(Debug)]
+pub(super) struct QuicStream {
+    shared: Arc<Shared>,
+    receive: Mutex<Receive>,
+    send: Mutex<SendStream>,
+    readable: Arc<Bell>,
+    writable: Arc<Bell>,
+    failure: OnceLock<Failure>,
+    armed: AtomicBool,
+    /// Whether this side has ended its stream.
+    finished: AtomicBool,
+    received: AtomicU64,
+    written: AtomicU64,
+    /// The books of the connection when the stream began.
+    start: (u64, quinn::ConnectionStats),
+    allowance: Mutex<Allowance>,
+    /// When the allowance is worth looking at again.
+    timer: Mutex<Option<Pin<Box<Sleep>>>>,
+}
+
+#[derive(Debug)]
+struct Receive {
+    stream: RecvStream,
+    /// What was taken to see whether anything is there.
+    held: Bytes,
+    /// Whether the end of the peer's stream was read.
+    ended: bool,
+}
+
+impl QuicStream {
+    pub(super) fn new(shared: Arc<Shared>, send: SendStream, receive: RecvStream) -> Self {
+        let start = (shared.gauge.acked(), shared.connection.stats());
+        let allowance = Allowance::new(shared.rate.map(|rate| rate.0), Instant::now());
+        Self {
+            shared,
+            receive: Mutex::new(Receive { stream: receive, held: Bytes::new(), ended: false }),
+            send: Mutex::new(send),
+            readable: Bell::new(),
+            writable: Bell::new(),
+            failure: OnceLock::new(),
+            armed: AtomicBool::new(true),
+            finished: AtomicBool::new(false),
+            received: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            start,
+            allowance: Mutex::new(allowance),
+            timer: Mutex::new(None),
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.failure.get().map_or(Ok(()), |failure| Err(failure.clone().into()))
+    }
+
+    /// Notes how it failed, unless it has before, and tells all who wait.
+    fn fail(&self, failure: Failure) -> io::Error {
+        let failure = self.failure.get_or_init(|| failure).clone();
+        self.readable.ring();
+        self.writable.ring();
+        failure.into()
+    }
+
+    fn fail_read(&self, error: ReadError) -> io::Error {
+        self.fail(match error {
+            ReadError::Reset(code) => Failure::reset(code),
+            ReadError::ConnectionLost(error) => Failure::Lost(error),
+            ReadError::ClosedStream | ReadError::IllegalOrderedRead | ReadError::ZeroRttRejected => Failure::Local,
+        })
+    }
+
+    fn fail_write(&self, error: WriteError) -> io::Error {
+        self.fail(match error {
+            WriteError::Stopped(code) => Failure::reset(code),
+            WriteError::ConnectionLost(error) => Failure::Lost(error),
+            WriteError::ClosedStream | WriteError::ZeroRttRejected => Failure::Local,
+        })
+    }
+
+    /// Resets both directions, unless they have ended.
+    fn reset(&self, code: Code) {
+        let code = VarInt::from_u32(code.number().into());
+        // An error says that there is nothing left to reset.
+        let _ = lock(&self.send).reset(code);
+        let mut receive = lock(&self.receive);
+        if !receive.ended {
+            let _ = receive.stream.stop(code);
+        }
+    }
+
+    /// Whether the peer has acknowledged all bytes and the end: `None` while it has not.
+    fn stopped(&self) -> Option<Result<Option<VarInt>, StoppedError>> {
+        let stopped = pin!(lock(&self.send).stopped());
+        match stopped.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Waits for the peer's reset once nothing is left that it could stop.
+    async fn reset_by_peer(&self) -> Failure {
+        loop {
+            let rung = self.readable.watchers().notified();
+            let mut rung = pin!(rung);
+            rung.as_mut().enable();
+            let reset = {
+                let mut receive = lock(&self.receive);
+                match receive.ended {
+                    true => Poll::Ready(Ok(None)),
+                    false => {
+                        let reset = pin!(receive.stream.received_reset());
+                        self.readable.watch(|cx| reset.poll(cx))
+                    }
+                }
+            };
+            match reset {
+                Poll::Ready(Ok(Some(code))) => return Failure::reset(code),
+                Poll::Ready(Err(quinn::ResetError::ConnectionLost(error))) => {
+                    let failure = Failure::Lost(error);
+                    if !failure.is_parting() {
+                        return failure;
+                    }
+                    std::future::pending().await
+                }
+                // All was read: the session is over, and cannot fail any more.
+                Poll::Ready(_) => std::future::pending().await,
+                Poll::Pending => rung.await,
+            }
+        }
+    }
+}
+
+impl Duplex for QuicStream {
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.check()?;
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let mut receive = lock(&self.receive);
+        if !receive.held.is_empty() {
+            let n = receive.held.len().min(buffer.len());
+            receive.held.copy_to_slice(&mut buffer[..n]);
+            self.received.fetch_add(n as u64, Relaxed);
+            return Ok(n);
+        }
+        if receive.ended {
+            return Ok(0);
+        }
+        match self.readable.answer(|cx| receive.stream.poll_read(cx, buffer)) {
+            Poll::Ready(Ok(n)) => {
+                receive.ended = n == 0;
+                self.received.fetch_add(n as u64, Relaxed);
+                Ok(n)
+            }
+            Poll::Ready(Err(error)) => Err(self.fail_read(error)),
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn try_write(&self, bytes: &[u8], _more: bool) -> io::Result<usize> {
+        self.check()?;
+        if self.finished.load(Relaxed) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut allowance = lock(&self.allowance);
+        let granted = allowance.grant(bytes.len(), self.shared.gauge.mtu(), Instant::now());
+        if granted == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut send = lock(&self.send);
+        match self.writable.answer(|cx| Pin::new(&mut *send).poll_write(cx, &bytes[..granted])) {
+            Poll::Ready(Ok(n)) => {
+                allowance.spend(n);
+                self.written.fetch_add(n as u64, Relaxed);
+                Ok(n)
+            }
+            Poll::Ready(Err(error)) => Err(self.fail_write(error)),
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.readable.poll_ready(cx).map(Ok)
+    }
+
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.writable.poll_ready(cx));
+        if self.failure.get().is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        let next = lock(&self.allowance).next(self.shared.gauge.mtu(), Instant::now());
+        let mut timer = lock(&self.timer);
+        let Some(next) = next else {
+            *timer = None;
+            return Poll::Ready(Ok(()));
+        };
+        let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(next.into())));
+        timer.as_mut().reset(next.into());
+        timer.as_mut().poll(cx).map(Ok)
+    }
+
+    fn is_quiet(&self) -> io::Result<bool> {
+        self.check()?;
+        let mut receive = lock(&self.receive);
+        if receive.ended || !receive.held.is_empty() {
+            return Ok(false);
+        }
+        let chunk = {
+            let chunk = pin!(receive.stream.read_chunk(1 << 16, true));
+            self.readable.answer(|cx| chunk.poll(cx))
+        };
+        match chunk {
+            Poll::Ready(Ok(Some(chunk))) => receive.held = chunk.bytes,
+            Poll::Ready(Ok(None)) => receive.ended = true,
+            Poll::Ready(Err(error)) => return Err(self.fail_read(error)),
+            Poll::Pending => return Ok(true),
+        }
+        Ok(false)
+    }
+
+    /// Whoever resets a stream resets both its directions. So it is enough to watch for the peer's STOP_SENDING, which quinn
+    /// tells of apart from data, as long as this side's direction is open; and for its RESET_STREAM after that.
+    fn failed(&self) -> Boxed<'_, io::Error> {
+        Box::pin(async {
+            if let Some(failure) = self.failure.get() {
+                return failure.clone().into();
+            }
+            let stopped = lock(&self.send).stopped();
+            let failure = match stopped.await {
+                Ok(Some(code)) => Failure::reset(code),
+                Err(StoppedError::ConnectionLost(error)) => Failure::Lost(error),
+                Ok(None) | Err(StoppedError::ZeroRttRejected) => self.reset_by_peer().await,
+            };
+            self.fail(failure)
+        })
+    }
+
+    fn shutdown_write(&self) -> io::Result<()> {
+        self.check()?;
+        if !self.finished.swap(true, Relaxed) {
+            // An error says that the peer has stopped the stream, which whoever waits for a failure is told.
+            let _ = lock(&self.send).finish();
+        }
+        Ok(())
+    }
+
+    /// quinn tells when all is acknowledged, and nothing before. Until then this is what was written less what was
+    /// acknowledged on the whole connection, which other streams may have a share in: at least 1, and falling as long as
+    /// the peer acknowledges anything.
+    fn unacknowledged(&self) -> io::Result<usize> {
+        self.check()?;
+        let finished = self.finished.load(Relaxed);
+        match self.stopped() {
+            Some(Ok(None)) => return Ok(0),
+            Some(Ok(Some(code))) => return Err(self.fail(Failure::reset(code))),
+            Some(Err(StoppedError::ConnectionLost(error))) => return Err(self.fail(Failure::Lost(error))),
+            Some(Err(StoppedError::ZeroRttRejected)) => return Err(self.fail(Failure::Local)),
+            None => {}
+        }
+        let acked = self.shared.gauge.acked().saturating_sub(self.start.0);
+        let left = self.written.load(Relaxed).saturating_sub(acked) + u64::from(finished);
+        Ok(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
+    fn disarm(&self) {
+        self.armed.store(false, Relaxed);
+    }
+
+    /// The send buffer is the connection's; the receive buffer and the congestion control were settled when it began.
+    fn set(&self, change: Change) -> io::Result<()> {
+        match change {
+            Change::Rate(rate) => {
+                let mtu = self.shared.gauge.mtu();
+                lock(&self.allowance).set(rate.map(|rate| rate.0), mtu, Instant::now());
+                self.writable.ring();
+                Ok(())
+            }
+            Change::SendBuffer(size) => {
+                self.shared.connection.set_send_window(size);
+                Ok(())
+            }
+            Change::ReceiveBuffer(_) | Change::CongestionControl(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Bytes are the stream's; packets, losses and times are the connection's since the stream began.
+    fn stats(&self) -> io::Result<Stats> {
+        let Shared { connection, gauge, windows, control, .. } = &*self.shared;
+        let (now, then) = (connection.stats(), &self.start.1);
+        let path = &now.path;
+        let mtu = u64::from(path.current_mtu).max(1);
+        let lost = path.lost_bytes.saturating_sub(then.path.lost_bytes);
+        let lost_packets = path.lost_packets.saturating_sub(then.path.lost_packets);
+        let written = self.written.load(Relaxed);
+        let unacknowledged = self.unacknowledged().unwrap_or(0) as u64;
+        let millis = |span: std::time::Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
+        let micros = |span: std::time::Duration| span.as_micros() as u64;
+        Ok(Stats {
+            bytes_sent: written + lost,
+            bytes_acked: written.saturating_sub(unacknowledged),
+            bytes_received: self.received.load(Relaxed),
+            bytes_retransmitted: lost,
+            retransmits: lost_packets,
+            segments_sent: path.sent_packets.saturating_sub(then.path.sent_packets),
+            lost: 0,
+            in_flight: u32::try_from(gauge.in_flight() / mtu).unwrap_or(u32::MAX),
+            unsent: 0,
+            rtt_us: micros(path.rtt),
+            rtt_var_us: gauge.rtt_var_us(),
+            min_rtt_us: micros(path.min_rtt),
+            delivery_rate: gauge.delivery_rate(),
+            pacing_rate: lock(&self.allowance).rate().map_or(0, |rate| rate / 8),
+            congestion_window: u32::try_from(path.cwnd / mtu).unwrap_or(u32::MAX),
+            sending_period_ns: 0,
+            segment_size: u32::from(path.current_mtu),
+            send_buffer: windows.send,
+            receive_buffer: windows.receive,
+            congestion_control: (*control).to_owned(),
+            last_ack_ms: millis(gauge.unheard(Instant::now())),
+            closed: self.failure.get().is_some() || connection.close_reason().is_some(),
+        })
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        let ip = self.shared.connection.local_ip().unwrap_or_else(|| self.shared.local.ip());
+        Ok(SocketAddr::new(ip, self.shared.local.port()))
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.shared.connection.remote_address())
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.shared.note.as_deref()
+    }
+
+    fn security(&self) -> Security {
+        Security::Encrypt
+    }
+
+    fn identity(&self) -> Option<&Identity> {
+        Some(&self.shared.identity)
+    }
+
+    fn has_true_ends(&self) -> bool {
+        true
+    }
+
+    /// A stream is served by the threads of QUIC and wakes whoever waits, on any runtime.
+    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        Ok(self)
+    }
+}
+
+impl Drop for QuicStream {
+    fn drop(&mut self) {
+        if self.armed.load(Relaxed) {
+            self.reset(self.failure.get().map_or(Code::Reset, Failure::code));
+        }
+    }
+}
