@@ -141,8 +141,8 @@ pub enum CongestionControl {
     Cubic,
     /// NewReno (RFC 6582).
     Reno,
-    /// Control by a model of the path, of UDT and QUIC alone, and what `auto` means there: it takes loss for congestion only while packets
-    /// queue, and so fills long paths with loss.
+    /// Control by a model of the path, of UDT and QUIC alone, and what `auto` means there: it takes loss for congestion only
+    /// while packets queue, and so fills long paths with loss.
     Model,
     /// UDT's own (DAIMD), for circuits with little loss.
     Native,
