@@ -4,6 +4,7 @@
 //! plain `main`: a testbed needs a process with a single thread, so commands that need a runtime make their own.
 
 mod bench;
+mod cert;
 mod connect;
 mod demo;
 mod exit;
@@ -32,6 +33,7 @@ enum Command {
     Connect(connect::Args),
     Gateway(gateway::Args),
     Status(status::Args),
+    Cert(cert::Args),
     Bench(bench::BenchArgs),
     Demo(demo::Args),
     Testbed(testbed::TestbedArgs),
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Command::Connect(args) => connect::run(args),
         Command::Gateway(args) => gateway::run(args),
         Command::Status(args) => status::run(args),
+        Command::Cert(args) => cert::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Testbed(args) => testbed::run(args),

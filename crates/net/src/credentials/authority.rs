@@ -108,6 +108,14 @@ impl Authority {
         Ok(Issued { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
+    /// Whether a certificate can be for `name`.
+    ///
+    /// # Errors
+    /// [`CredentialsError::Name`].
+    pub fn check_name(name: &str) -> Result<(), CredentialsError> {
+        canonical(name).map(drop)
+    }
+
     /// Until when it counts.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
