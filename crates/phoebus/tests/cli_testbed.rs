@@ -255,9 +255,24 @@ fn the_counters_file_holds_the_last_report() {
     let place = Place::new();
     let file = place.0.path().join("counters.json");
     let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wan/scenarios/columbia.toml");
-    let hello = "$PHOEBUS testbed exec sdsc -- bash -c 'echo hello >/dev/udp/columbia/9' && sleep 0.5";
-    let [counters, scenario] = [&file, &scenario].map(|path| path.to_str().unwrap());
-    place.succeed(&["run", "--quiet", "--counters", counters, "--scenario", scenario, "--", "sh", "-c", hello]);
+    // It has arrived when the receiver ends.
+    let hello = r#"
+        $PHOEBUS testbed exec columbia -- python3 -c '
+import socket
+receiver = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+receiver.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+receiver.settimeout(60)
+receiver.bind(("::", 9))
+print("ready", flush=True)
+receiver.recv(100)' >"$1/columbia" &
+        until grep -q ready "$1/columbia"; do sleep 0.02; done
+        $PHOEBUS testbed exec sdsc -- bash -c 'echo hello >/dev/udp/columbia/9'
+        wait
+    "#;
+    let [counters, scenario, directory] = [&file, &scenario, place.0.path()].map(|path| path.to_str().unwrap());
+    let run =
+        ["run", "--quiet", "--counters", counters, "--scenario", scenario, "--", "sh", "-c", hello, "sh", directory];
+    place.succeed(&run);
     let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     let links = report["links"].as_array().unwrap();
     let entered = |name: &str| {

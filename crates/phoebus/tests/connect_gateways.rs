@@ -7,7 +7,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::process::{Command, Output, Stdio};
-use support::{Gateway, pair, phoebus};
+use support::{Gateway, address, pair, phoebus};
 
 fn connect(gateways: &[&Gateway], destination: SocketAddr) -> Command {
     let path: Vec<_> = gateways.iter().map(|gateway| gateway.addr.to_string()).collect();
@@ -79,7 +79,7 @@ fn a_server_that_ends_first_is_no_error() {
 #[test]
 fn a_refusal_is_a_sentence_and_code_3() {
     let (pg1, pg2) = pair("", "");
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = SocketAddr::from((address(), 9));
     let stranger: SocketAddr = "127.0.0.1:9".parse().unwrap();
     let cases = [
         (connect(&[&pg1, &pg2], closed), format!("cannot connect to {closed}: connection refused")),
