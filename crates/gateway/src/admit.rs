@@ -86,14 +86,19 @@ pub(crate) fn allowed_addresses(
     }
 }
 
-/// Whether this gateway can give what `request` needs. What it cannot is refused and not passed over in silence; `available`
-/// is the most that it buffers of one direction.
-pub(crate) fn requirements(request: &Request, available: u64) -> Result<(), Refusal> {
+/// Whether this gateway can give what `request` needs of the hop to `next`. What it cannot is refused and not passed over in
+/// silence; `available` is the most that it buffers of one direction. The hop to the destination carries what the program
+/// sends as it is, and protects nothing.
+pub(crate) fn requirements(config: &Config, request: &Request, next: Next<'_>, available: u64) -> Result<(), Refusal> {
     let wanted = request.requirements;
+    let protected = match next {
+        Next::Peer(name) => config.peers.get(name).map_or(Security::None, |peer| as_told(peer.security)),
+        Next::Direct(_) => Security::None,
+    };
     let limits = Requirements {
         buffer: Some(available),
         streams: Some(1),
-        security: Some(Security::None),
+        security: Some(protected),
         ..Requirements::default()
     };
     let refuse = |reason: String| Err(Refusal { limits: Box::new(limits), ..Refusal::new(Code::Requirement, reason) });
@@ -107,13 +112,26 @@ pub(crate) fn requirements(request: &Request, available: u64) -> Result<(), Refu
         Requirements { streams: Some(streams), .. } if streams > 1 => {
             refuse(format!("{streams} connections per hop were asked for; only 1 can be had"))
         }
-        Requirements { security: Some(security), .. } if security > Security::None => {
-            refuse("protected hops were asked for, but no hop of this gateway is protected".to_owned())
+        Requirements { security: Some(security), .. } if security > protected => {
+            let to = match next {
+                Next::Peer(name) => name.to_owned(),
+                Next::Direct(_) => format!("the destination, {}", request.destination),
+            };
+            refuse(format!("protected hops were asked for, but the hop to {to} is not protected so"))
         }
         _ if request.resumable => {
             refuse("a resumable session was asked for, but no hop of this gateway can resume".to_owned())
         }
         _ => Ok(()),
+    }
+}
+
+fn as_told(security: phoebus_net::transport::Security) -> Security {
+    use phoebus_net::transport::Security as Has;
+    match security {
+        Has::None => Security::None,
+        Has::Auth => Security::Auth,
+        Has::Encrypt => Security::Encrypt,
     }
 }
 

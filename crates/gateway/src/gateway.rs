@@ -2,14 +2,15 @@
 
 use crate::admin;
 use crate::config::{Config, Listen};
-use crate::connection::{self, Terms};
 use crate::keeper;
+use crate::listening::{Running, bind, run, run_when_free};
 use crate::pool::Pool;
 use crate::shared::{Phase, Setup, Shared};
 use crate::status::Status;
+use crate::transports::Transports;
 use crate::workers::Workers;
+use phoebus_net::credentials::CredentialsError;
 use phoebus_net::host::Host;
-use phoebus_net::tcp::{self, Listener};
 use phoebus_net::{limits, reason};
 use std::io;
 use std::net::SocketAddr;
@@ -19,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
-use tracing::{error, info, warn};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
 
 /// Descriptors for what is neither a session nor a pipe: listeners, log, resolver, administration.
 const SPARE: u64 = 64;
@@ -48,6 +49,12 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// The secret of QUIC's stateless resets cannot be read or made.
+    #[error("cannot use the file for tls.reset_key: {}; expected one that this gateway can make", reason(.0))]
+    ResetKey(io::Error),
     /// A thread cannot be started.
     #[error("cannot start a thread: {}", reason(.0))]
     Threads(io::Error),
@@ -75,13 +82,6 @@ pub struct Gateway {
     admin: Option<PathBuf>,
 }
 
-#[derive(Debug)]
-struct Running {
-    listen: Listen,
-    bound: SocketAddr,
-    task: JoinHandle<()>,
-}
-
 impl Gateway {
     /// Starts a gateway: all addresses are bound when this returns.
     ///
@@ -90,13 +90,14 @@ impl Gateway {
     pub fn start(config: Config) -> Result<Self, StartError> {
         let budget = Budget::of(&config)?;
         let admin = config.admin.clone();
-        let listeners =
-            config.listeners.iter().map(|listen| bind_of(&config, listen)).collect::<Result<Vec<_>, _>>()?;
+        let transports = Arc::new(Transports::new(&config)?);
+        let bind = |listen| bind(&config, &transports, listen);
+        let listeners = config.listeners.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let socket = admin.as_deref().map(|path| listen_admin(path, &config.places.admin)).transpose()?;
         advise(&config);
         let threads = config.limits.threads.or(std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
         let workers = Workers::start(threads).map_err(StartError::Threads)?;
-        let shared = Shared::new(Setup::new(config, budget.sessions, None), budget.pipes, workers);
+        let shared = Shared::new(Setup::new(config, transports, budget.sessions, None), budget.pipes, workers);
         let setup = shared.setup();
         info!(
             name = setup.config.name,
@@ -116,7 +117,7 @@ impl Gateway {
         if let Some(socket) = socket {
             lock(&gateway.tasks).push(tokio::spawn(admin::serve(gateway.shared.clone(), socket)));
         }
-        setup.peers.values().for_each(start_pool);
+        setup.peers.values().for_each(|pool| start_pool(pool, &gateway.shared));
         Ok(gateway)
     }
 
@@ -136,21 +137,33 @@ impl Gateway {
     /// [`StartError`], and then all stays as it was.
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
         let budget = Budget::of(&config)?;
+        let old = self.shared.setup();
+        let same = old.transports.suit(&config);
+        let transports = match same {
+            true => old.transports.clone(),
+            false => Arc::new(Transports::new(&config)?),
+        };
+        if same && transports.reload()? {
+            info!("the certificates were read again");
+        }
         let mut running = lock(&self.listeners);
         // An address whose settings change must be given up before it can be had again, so that the ones that are new
         // altogether are tried first.
-        let kept = |listen: &Listen| running.iter().any(|old| old.listen == *listen);
-        let changed = |listen: &Listen| running.iter().any(|old| old.listen.address == listen.address);
+        let kept = |listen: &Listen| same && running.iter().any(|old| old.listen == *listen);
+        let changed = |listen: &Listen| {
+            let same =
+                |old: &Running| (old.listen.address, &old.listen.transport) == (listen.address, &listen.transport);
+            running.iter().any(same)
+        };
         let (new, changed): (Vec<_>, Vec<_>) =
             config.listeners.iter().filter(|listen| !kept(listen)).partition(|listen| !changed(listen));
-        let fresh = new.into_iter().map(|listen| bind_of(&config, listen)).collect::<Result<Vec<_>, _>>()?;
+        let fresh = new.into_iter().map(|listen| bind(&config, &transports, listen)).collect::<Result<Vec<_>, _>>()?;
         if config.admin != self.admin {
             warn!("admin.socket has changed; it takes a restart to move it");
         }
-        let old = self.shared.setup();
-        let setup = Arc::new(Setup::new(config.clone(), budget.sessions, Some(&old)));
+        let setup = Arc::new(Setup::new(config.clone(), transports.clone(), budget.sessions, Some(&old)));
         running.retain(|old| {
-            let stays = config.listeners.contains(&old.listen);
+            let stays = same && config.listeners.contains(&old.listen);
             if !stays {
                 old.task.abort();
             }
@@ -158,7 +171,7 @@ impl Gateway {
         });
         running.extend(fresh.into_iter().map(|bound| run(&self.shared, bound)));
         for listen in changed {
-            running.push(run_when_free(&self.shared, listen.clone()));
+            running.push(run_when_free(&self.shared, transports.clone(), listen.clone()));
         }
         for (name, pool) in &old.peers {
             if setup.peers.get(name).is_none_or(|new| !Arc::ptr_eq(new, pool)) {
@@ -167,7 +180,7 @@ impl Gateway {
         }
         for (name, pool) in &setup.peers {
             if old.peers.get(name).is_none_or(|old| !Arc::ptr_eq(old, pool)) {
-                start_pool(pool);
+                start_pool(pool, &self.shared);
             }
         }
         self.shared.replace(setup);
@@ -195,6 +208,8 @@ impl Gateway {
         self.shared.phase.send_replace(Phase::Ending);
         self.shared.setup().peers.values().for_each(|pool| pool.close());
         self.gone(LAST_WORDS).await;
+        let transports = self.shared.setup().transports.clone();
+        let _ = timeout(LAST_WORDS, transports.close()).await;
         if let Some(path) = &self.admin {
             let _ = std::fs::remove_file(path);
         }
@@ -270,79 +285,14 @@ impl Budget {
     }
 }
 
-/// A listener that is bound and does not accept yet.
-struct Bound {
-    listen: Listen,
-    listener: Listener,
-    addr: SocketAddr,
-}
-
-/// Binds a listener of `config`, and says where it stands if that cannot be.
-fn bind_of(config: &Config, listen: &Listen) -> Result<Bound, StartError> {
-    let place = || config.listeners.iter().position(|one| one == listen).and_then(|n| config.places.listeners.get(n));
-    bind(listen).map_err(|source| StartError::Listen { place: place().cloned().unwrap_or_default(), source })
-}
-
-fn bind(listen: &Listen) -> Result<Bound, phoebus_net::Error> {
-    let listener = tcp::listen(listen.address, &listen.profile)?;
-    let addr = listener.local_addr().unwrap_or(listen.address);
-    Ok(Bound { listen: listen.clone(), listener, addr })
-}
-
 fn listen_admin(path: &std::path::Path, place: &str) -> Result<UnixListener, StartError> {
     let failed = |source| StartError::Admin { place: place.to_owned(), path: path.to_owned(), source };
     admin::listen(path).map_err(failed)
 }
 
-fn run(shared: &Arc<Shared>, bound: Bound) -> Running {
-    let Bound { listen, listener, addr } = bound;
-    info!(address = %addr, "listening");
-    if let Some(note) = listener.note() {
-        warn!(address = %addr, "{note}");
-    }
-    let terms = Terms { auth: listen.auth, user_timeout: listen.profile.user_timeout.0 };
-    Running { task: tokio::spawn(accept(shared.clone(), listener, terms)), listen, bound: addr }
-}
-
-/// Takes over an address whose listener has just been told to go.
-fn run_when_free(shared: &Arc<Shared>, listen: Listen) -> Running {
-    let (shared, wanted, bound) = (shared.clone(), listen.clone(), listen.address);
-    let task = tokio::spawn(async move {
-        let terms = Terms { auth: wanted.auth, user_timeout: wanted.profile.user_timeout.0 };
-        loop {
-            match bind(&wanted) {
-                Ok(bound) => {
-                    info!(address = %bound.addr, "listening again");
-                    break accept(shared, bound.listener, terms).await;
-                }
-                Err(error) => {
-                    error!("{error}; trying again");
-                    sleep(Duration::from_millis(200)).await;
-                }
-            }
-        }
-    });
-    Running { listen, bound, task }
-}
-
-/// Accepts for ever. Nothing is read here, so that no peer holds up another.
-async fn accept(shared: Arc<Shared>, listener: Listener, terms: Terms) {
-    loop {
-        match listener.accept().await {
-            Ok((accepted, from)) => connection::serve(&shared, accepted, from, terms),
-            // The peer has gone before it was accepted.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(error) => {
-                // Out of descriptors, most likely; without a pause this would spin.
-                warn!("cannot accept: {}", reason(&error));
-                sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-fn start_pool(pool: &Arc<Pool>) {
+fn start_pool(pool: &Arc<Pool>, shared: &Shared) {
     tokio::spawn(pool.clone().maintain());
+    tokio::spawn(pool.clone().watch(shared.sessions.clone()));
 }
 
 /// What the host's settings cost this configuration.

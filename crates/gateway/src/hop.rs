@@ -7,8 +7,8 @@ use crate::request::Request;
 use crate::shared::Setup;
 use phoebus_net::{Error, Profile, Stats, Stream, dial, tcp};
 use phoebus_proto::endpoint::Host;
-use phoebus_proto::session::Code;
 use phoebus_proto::session::message::HopReport;
+use phoebus_proto::session::{Code, Mode};
 use phoebus_proto::units::Span;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,12 @@ pub(crate) struct Hop {
     pub(crate) stream: Arc<Stream>,
     /// Where it leads: a peer's name or an address.
     pub(crate) to: String,
+    /// What carries it.
+    pub(crate) transport: Box<str>,
     pub(crate) user_timeout: Duration,
     /// What the kernel knew when the session began.
     pub(crate) stats: Stats,
-    /// The pool that lent the connection, for a framed hop.
+    /// The pool that lent the connection, for a hop to a peer.
     pub(crate) lent: Option<(Arc<Pool>, Warm)>,
 }
 
@@ -31,7 +33,7 @@ pub(crate) async fn open(setup: &Setup, request: &Request, available: u64) -> Re
     let config = &setup.config;
     let next = admit::route(setup, request)?;
     admit::allowed(config, request, next)?;
-    admit::requirements(request, available)?;
+    admit::requirements(config, request, next, available)?;
     match next {
         Next::Peer(name) => {
             let pool = setup.peers.get(name).ok_or_else(|| Refusal::new(Code::NoRoute, "the peer is gone"))?;
@@ -39,6 +41,7 @@ pub(crate) async fn open(setup: &Setup, request: &Request, available: u64) -> Re
             Ok(Hop {
                 stream: warm.stream.clone(),
                 to: name.to_owned(),
+                transport: pool.peer.transport.as_str().into(),
                 user_timeout: pool.peer.profile.user_timeout.0,
                 stats: warm.stream.stats().unwrap_or_default(),
                 lent: Some((pool.clone(), warm)),
@@ -53,6 +56,7 @@ pub(crate) async fn open(setup: &Setup, request: &Request, available: u64) -> Re
                 stats: stream.stats().unwrap_or_default(),
                 stream: Arc::new(stream),
                 to: addr.to_string(),
+                transport: "tcp".into(),
                 user_timeout: profile.user_timeout.0,
                 lent: None,
             })
@@ -61,9 +65,20 @@ pub(crate) async fn open(setup: &Setup, request: &Request, available: u64) -> Re
 }
 
 impl Hop {
+    /// What was asked for and not had.
+    pub(crate) fn note(&self) -> &str {
+        let unwatched = || self.lent.as_ref().and_then(|(pool, _)| pool.unwatched());
+        self.stream.note().or_else(unwatched).unwrap_or_default()
+    }
+
     /// Whether the connection had carried a session before.
     pub(crate) fn is_warm(&self) -> bool {
         self.lent.as_ref().is_some_and(|(_, warm)| warm.sessions > 0)
+    }
+
+    /// How the session goes over it.
+    pub(crate) fn mode(&self) -> Mode {
+        self.lent.as_ref().map_or(Mode::Raw, |(_, warm)| warm.mode())
     }
 
     /// What this hop got, from the gateway `name`, and then what the hops behind it said of themselves.
@@ -71,14 +86,14 @@ impl Hop {
         let own = HopReport {
             from: name,
             to: text(&self.to),
-            transport: "tcp",
+            transport: text(&self.transport),
             congestion_control: text(&self.stats.congestion_control),
-            security: "none",
+            security: self.stream.security().name(),
             rtt_us: self.stats.rtt_us,
             send_buffer: self.stats.send_buffer,
             receive_buffer: self.stats.receive_buffer,
             warm: self.is_warm(),
-            note: self.stream.note().map_or("", text),
+            note: text(self.note()),
         };
         let opened = self.lent.as_ref().and_then(|(_, warm)| warm.opened());
         let rest = opened.map(|opened| opened.hops.iter().collect::<Vec<_>>()).unwrap_or_default();

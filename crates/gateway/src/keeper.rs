@@ -11,19 +11,30 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_secs(1);
 /// Looks between two questions to the kernel about each connection: user time-outs are minutes.
 const RARELY: u32 = 5;
+/// Pause between two warnings about certificates.
+const DAILY: Duration = Duration::from_secs(24 * 3600);
 
 /// Watches until the gateway ends.
 pub(crate) async fn keep(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(LOOK);
     let mut turn: u32 = 0;
+    let mut warned: Option<Instant> = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             () = shared.reached(Phase::Ending) => break,
         }
         turn = turn.wrapping_add(1);
-        let idle = shared.setup().config.limits.idle_timeout.0;
+        let setup = shared.setup();
+        let idle = setup.config.limits.idle_timeout.0;
         let now = Instant::now();
+        if warned.is_none_or(|at| now.saturating_duration_since(at) > DAILY)
+            && let Some(warning) = setup.transports.expiry()
+        {
+            tracing::warn!("{warning}");
+            warned = Some(now);
+        }
+        drop(setup);
         for live in shared.sessions.all() {
             let sample = live.look(now);
             if !idle.is_zero() && now.saturating_duration_since(sample.moved) > idle {

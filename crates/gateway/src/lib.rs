@@ -18,6 +18,7 @@
 
 mod admin;
 mod admit;
+mod caller;
 pub mod config;
 mod connection;
 mod counters;
@@ -25,6 +26,7 @@ mod gateway;
 mod handshake;
 mod hop;
 mod keeper;
+mod listening;
 mod live;
 mod pool;
 mod quota;
@@ -37,11 +39,12 @@ mod serve;
 mod session;
 mod shared;
 mod status;
+mod transports;
 mod workers;
 
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, transports};
 pub use counters::Totals;
 pub use gateway::{Gateway, StartError};
 pub use pool::PoolStatus;
 pub use serve::{Outcome, serve};
-pub use status::{HopStatus, SessionStatus, Status};
+pub use status::{CertificateStatus, HopStatus, SessionStatus, Status};

@@ -1,6 +1,7 @@
 //! Sessions that are open: what is known about each, how many bytes have passed, and how to end one.
 
 use crate::relay::Failure;
+use crate::transports::shows_death;
 use phoebus_net::Stream;
 use phoebus_proto::session::{Code, SessionId};
 use std::collections::HashMap;
@@ -23,6 +24,8 @@ pub(crate) struct Facts {
     pub(crate) visited: String,
     /// Where the next hop leads: a peer's name or an address.
     pub(crate) next: String,
+    /// What carries the hop to the client's side, and the next.
+    pub(crate) transports: [Box<str>; 2],
     /// Whether the next hop's connection had carried a session before.
     pub(crate) warm: bool,
     /// What was asked for and not had.
@@ -42,6 +45,7 @@ impl Default for Facts {
             destination: String::new(),
             visited: String::new(),
             next: String::new(),
+            transports: ["tcp".into(), "tcp".into()],
             warm: false,
             note: String::new(),
             opening: Duration::ZERO,
@@ -165,6 +169,17 @@ impl Sessions {
 
     pub(crate) fn all(&self) -> Vec<Arc<Live>> {
         self.lock().values().cloned().collect()
+    }
+
+    /// Ends those that go to or come from `peer`, which has died, by a transport that does not show it. Returns how many.
+    pub(crate) fn peer_died(&self, peer: &str) -> usize {
+        let hit = |live: &&Arc<Live>| {
+            let Facts { from, next, transports: [first, second], .. } = &live.facts;
+            [(from, first), (next, second)].into_iter().any(|(who, by)| who == peer && !shows_death(by))
+        };
+        let all = self.all();
+        let hit = all.iter().filter(hit);
+        hit.map(|live| live.end(Code::Reset, format!("{peer} has died"))).count()
     }
 
     pub(crate) fn len(&self) -> usize {

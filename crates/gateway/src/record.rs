@@ -66,6 +66,7 @@ impl<'a> Record<'a> {
             destination = facts.destination,
             visited = facts.visited,
             next = facts.next,
+            transports = facts.transports.join(","),
             warm = facts.warm,
             opening_ms = millis(facts.opening),
             duration_ms = millis(self.duration),

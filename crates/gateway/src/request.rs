@@ -45,9 +45,9 @@ impl Request {
         }
     }
 
-    /// Calls `then` with the OPEN for the next gateway: this one, called `name`, visited, the first of the path taken off, and
-    /// `padding` bytes longer than need be.
-    pub(crate) fn onward<R>(&self, name: &str, padding: u16, then: impl FnOnce(&Open<'_>) -> R) -> R {
+    /// Calls `then` with the OPEN for the next gateway: this one, called `name`, visited, the first of the path taken off, in
+    /// `mode`, and `padding` bytes longer than need be.
+    pub(crate) fn onward<R>(&self, name: &str, mode: Mode, padding: u16, then: impl FnOnce(&Open<'_>) -> R) -> R {
         let path: Vec<EndpointRef<'_>> = self.path.iter().skip(1).map(Endpoint::as_ref).collect();
         let visited: Vec<&str> = self.visited.iter().map(String::as_str).chain([name]).collect();
         then(&Open {
@@ -55,7 +55,7 @@ impl Request {
             visited: List::new(&visited),
             origin: Some(self.origin.as_ref()),
             identity: &self.identity,
-            mode: Mode::Framed,
+            mode,
             requirements: self.requirements,
             resumable: self.resumable,
             padding,

@@ -1,5 +1,6 @@
 //! One session at this gateway, from OPEN to its line in the log.
 
+use crate::connection::Terms;
 use crate::counters::count;
 use crate::hop::{self, Hop};
 use crate::live::{Facts, Listed, Live};
@@ -31,13 +32,13 @@ pub(crate) async fn prepare(
     setup: &Setup,
     request: Request,
     first: &Arc<Stream>,
-    first_timeout: Duration,
+    terms: &Terms,
 ) -> Result<Box<Ready>, Refusal> {
     let asked = Instant::now();
     let slot = admit(shared, setup, &request)?;
     let hop = hop::open(setup, &request, setup.buffer).await?;
-    let facts = facts(&request, &hop, asked.elapsed());
-    let live = Live::new(facts, [first, &hop.stream], [first_timeout, hop.user_timeout]);
+    let facts = facts(&request, &hop, terms, asked.elapsed());
+    let live = Live::new(facts, [first, &hop.stream], [terms.user_timeout, hop.user_timeout]);
     Ok(Box::new(Ready { hop, mode: request.mode, listed: shared.sessions.list(live), slot }))
 }
 
@@ -86,10 +87,9 @@ impl Ready {
         let framed = self.mode == Mode::Framed;
         let ends = (
             if framed { End::framed(first.clone(), Role::Acceptor) } else { End::raw(first.clone()) },
-            if self.hop.lent.is_some() {
-                End::framed(second.clone(), Role::Initiator)
-            } else {
-                End::raw(second.clone())
+            match self.hop.mode() {
+                Mode::Framed => End::framed(second.clone(), Role::Initiator),
+                Mode::Raw => End::raw(second.clone()),
             },
         );
         // A raw connection carries this session alone.
@@ -101,6 +101,8 @@ impl Ready {
         let Self { hop, listed, slot, .. } = *self;
         drop((slot, listed));
         if let Err(broken) = ended {
+            let code = broken.failure.code();
+            [&first, &hop.stream].into_iter().for_each(|stream| stream.blame(code));
             // Nothing but the relay may keep the connections open any longer.
             let lent = hop.lent.map(|(pool, warm)| (pool, warm.unplugged()));
             drop((first, hop.stream));
@@ -111,8 +113,8 @@ impl Ready {
             return first;
         }
         match hop.lent {
-            Some((pool, warm)) => pool.put_back(warm),
-            None => hop.stream.disarm(),
+            Some((pool, warm)) if warm.mode() == Mode::Framed => pool.put_back(warm),
+            _ => hop.stream.disarm(),
         }
         if !framed {
             first.disarm();
@@ -136,7 +138,7 @@ impl Ready {
     }
 }
 
-fn facts(request: &Request, hop: &Hop, opening: Duration) -> Facts {
+fn facts(request: &Request, hop: &Hop, terms: &Terms, opening: Duration) -> Facts {
     Facts {
         session: request.session,
         from: request.peer.clone().unwrap_or_else(|| request.from.to_string()),
@@ -145,8 +147,9 @@ fn facts(request: &Request, hop: &Hop, opening: Duration) -> Facts {
         destination: request.destination.to_string(),
         visited: request.visited.join(","),
         next: hop.to.clone(),
+        transports: [terms.transport.clone(), hop.transport.clone()],
         warm: hop.is_warm(),
-        note: hop.stream.note().unwrap_or_default().to_owned(),
+        note: hop.note().to_owned(),
         opening,
     }
 }

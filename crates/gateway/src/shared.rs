@@ -3,14 +3,14 @@
 use crate::config::{Config, Peer};
 use crate::counters::Counters;
 use crate::live::Sessions;
-use crate::pool::{Pool, Timeouts};
+use crate::pool::{Own, Pool, Timeouts};
 use crate::quota::Quota;
 use crate::seen::Seen;
+use crate::transports::Transports;
 use crate::workers::Workers;
 use phoebus_net::PipePool;
 use phoebus_net::host::Host;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 use tokio::sync::watch;
@@ -48,6 +48,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) config: Config,
+    pub(crate) transports: Arc<Transports>,
     pub(crate) peers: BTreeMap<String, Arc<Pool>>,
     /// Sessions at a time, and from one source.
     pub(crate) sessions: u32,
@@ -58,7 +59,7 @@ pub(crate) struct Setup {
 
 impl Setup {
     /// For `config`, with at most `sessions`; pools of `old` whose peers have not changed are kept, with their connections.
-    pub(crate) fn new(config: Config, sessions: u32, old: Option<&Self>) -> Self {
+    pub(crate) fn new(config: Config, transports: Arc<Transports>, sessions: u32, old: Option<&Self>) -> Self {
         let limits = &config.limits;
         let timeouts = Timeouts {
             greeting: limits.handshake_timeout.0,
@@ -66,21 +67,21 @@ impl Setup {
             opening: limits.connect_timeout.0 + limits.handshake_timeout.0,
             resolving: limits.resolve_timeout.0,
         };
-        let same = |old: &&Self| old.config.name == config.name && old.config.contact == config.contact;
+        let same = |old: &&Self| {
+            let named = |config: &Config| (config.name.clone(), config.contact.clone());
+            named(&old.config) == named(&config) && Arc::ptr_eq(&old.transports, &transports)
+        };
         let kept = |peer: &Peer| old.filter(same)?.peers.values().find(|pool| pool.peer == *peer).cloned();
         let pool = |peer: &Peer| {
-            kept(peer).unwrap_or_else(|| Pool::new(peer.clone(), &config.name, config.contact.as_deref(), timeouts))
+            let own = Own { name: config.name.clone(), contact: config.contact.clone() };
+            // Every transport of a valid configuration is there.
+            let new = || Some(Pool::new(peer.clone(), (transports.to(peer)?, transports.beside(peer)), own, timeouts));
+            kept(peer).or_else(new).map(|pool| (peer.name.clone(), pool))
         };
-        let peers = config.peers.values().map(|peer| (peer.name.clone(), pool(peer))).collect();
+        let peers = config.peers.values().filter_map(pool).collect();
         let per_source = limits.sessions_per_source.map_or(sessions.div_ceil(2), |n| n.get());
         let buffer = config.buffer().unwrap_or_else(|| Host::read().buffer_max());
-        Self { peers, sessions, sessions_per_source: per_source, buffer, config }
-    }
-
-    /// The peer that calls itself `name` on a connection from `addr`. Neither is enough alone: a name can be claimed, and
-    /// many may share an address.
-    pub(crate) fn peer(&self, name: &str, addr: IpAddr) -> Option<&Arc<Pool>> {
-        self.peers.get(name).filter(|pool| pool.is_at(addr))
+        Self { peers, sessions, sessions_per_source: per_source, buffer, config, transports }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::live::Live;
 use crate::pool::PoolStatus;
 use crate::shared::{Phase, Shared};
 use phoebus_net::Stats;
+use phoebus_net::credentials::date;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -33,6 +34,19 @@ pub struct Status {
     pub totals: Totals,
     /// Connections to peers.
     pub pools: Vec<PoolStatus>,
+    /// Who the gateway is, if it has a certificate.
+    pub certificate: Option<CertificateStatus>,
+}
+
+/// The certificate in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateStatus {
+    /// The names that it is for.
+    pub names: Vec<String>,
+    /// When it or its authority expires, as RFC 3339 writes it.
+    pub expires: String,
+    /// What there is to say about that.
+    pub warning: Option<String>,
 }
 
 /// An open session.
@@ -67,8 +81,12 @@ pub struct SessionStatus {
 pub struct HopStatus {
     /// The other end: a peer's name or an address.
     pub to: String,
-    /// What the kernel knows; absent while the session is ending.
-    pub tcp: Option<Stats>,
+    /// What carries it.
+    pub transport: String,
+    /// What protects it.
+    pub security: String,
+    /// What the transport knows; absent while the session is ending.
+    pub stats: Option<Stats>,
 }
 
 impl Status {
@@ -88,6 +106,11 @@ impl Status {
             sessions,
             totals: shared.counters.totals(),
             pools: setup.peers.values().map(|pool| pool.status()).collect(),
+            certificate: setup.transports.credentials.as_ref().map(|credentials| CertificateStatus {
+                names: credentials.certificate().names,
+                expires: date(credentials.expires()),
+                warning: setup.transports.expiry(),
+            }),
         }
     }
 }
@@ -96,10 +119,13 @@ fn session(live: &Arc<Live>) -> SessionStatus {
     let facts = &live.facts;
     let (bytes_up, bytes_down) = live.bytes();
     let rates = live.last_look();
-    let hop = |to: &str, stream: Option<Arc<phoebus_net::Stream>>| HopStatus {
+    let hop = |to: &str, transport: &str, stream: Option<Arc<phoebus_net::Stream>>| HopStatus {
         to: to.to_owned(),
-        tcp: stream.and_then(|stream| stream.stats().ok()),
+        transport: transport.to_owned(),
+        security: stream.as_ref().map(|stream| stream.security()).unwrap_or_default().name().to_owned(),
+        stats: stream.and_then(|stream| stream.stats().ok()),
     };
+    let [first, second] = &facts.transports;
     SessionStatus {
         session: facts.session.to_string(),
         origin: facts.origin.clone(),
@@ -111,6 +137,6 @@ fn session(live: &Arc<Live>) -> SessionStatus {
         bytes_down,
         bits_per_s_up: rates.rate_up * 8.0,
         bits_per_s_down: rates.rate_down * 8.0,
-        hops: [hop(&facts.from, live.first.upgrade()), hop(&facts.next, live.second.upgrade())],
+        hops: [hop(&facts.from, first, live.first.upgrade()), hop(&facts.next, second, live.second.upgrade())],
     }
 }

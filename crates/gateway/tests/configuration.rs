@@ -4,7 +4,11 @@
 
 use phoebus_gateway::config::{Auth, Config, LogFormat, Net, Pattern, Source};
 use phoebus_net::CongestionControl;
+use phoebus_net::credentials::Authority;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 /// The least that a configuration needs.
 const LEAST: &str = "name = \"pg1\"\n[[listen]]\naddress = \"127.0.0.1:5006\"\n";
@@ -17,15 +21,36 @@ fn error(text: &str) -> String {
     Config::parse(text, Path::new("pg.toml")).unwrap_err().to_string()
 }
 
+/// A directory with the files that the examples name.
+fn place_with_certificates() -> tempfile::TempDir {
+    let place = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let (authority, own) = Authority::create("the example's", now).unwrap();
+    let issued = authority.issue("pg.example", &[], now, Duration::from_secs(3600)).unwrap();
+    let write = |name: &str, text: &str| {
+        std::fs::write(place.path().join(name), text).unwrap();
+        std::fs::set_permissions(place.path().join(name), Permissions::from_mode(0o600)).unwrap();
+    };
+    write("ca.pem", &own.certificate);
+    for name in ["pg1.campus.example", "pg2.labs.example"] {
+        write(&format!("{name}.pem"), &issued.certificate);
+        write(&format!("{name}-key.pem"), &issued.key);
+    }
+    place
+}
+
 #[test]
 fn every_shipped_example_is_valid() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let place = place_with_certificates();
     let mut found = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if name.starts_with("gateway-") && name.ends_with(".toml") {
-            let config = Config::read(&path).unwrap_or_else(|error| panic!("{error}"));
+            let own = place.path().join(&name);
+            std::fs::copy(&path, &own).unwrap();
+            let config = Config::read(&own).unwrap_or_else(|error| panic!("{error}"));
             assert!(!config.rules.is_empty() && config.admin.is_some(), "{name}");
             found += 1;
         }
@@ -58,6 +83,7 @@ fn a_whole_configuration_is_read() {
         [[peer]]
         name = "pg2"
         address = "pg2.example"
+        security = "none"
         from = ["10.2.0.0/24"]
         pool = { min = 2, max = 4, idle = "1m" }
         [[route]]
@@ -101,7 +127,10 @@ fn a_bound_on_memory_covers_buffers_and_pipe() {
 #[test]
 fn what_is_wrong_is_said_with_its_place() {
     for (more, expected) in [
-        ("nmae = 1", "pg.toml:4:1: unknown field `nmae`, expected one of `address`, `profile`, `auth`"),
+        (
+            "nmae = 1",
+            "pg.toml:4:1: unknown field `nmae`, expected one of `address`, `transport`, `security`, `profile`, `auth`",
+        ),
         ("[limits]\nsesions = 1", "pg.toml:5:1: unknown field `sesions`, expected one of `sessions`"),
         ("[limits]\nsessions = 0", "pg.toml:5:12: invalid value: integer `0`, expected a nonzero u32"),
         ("[limits]\nidle_timeout = \"soon\"", "pg.toml:5:16: \"soon\" is not a duration such as"),
@@ -111,14 +140,33 @@ fn what_is_wrong_is_said_with_its_place() {
         ("[profile.x]\nsend_buffer = \"2\"", "pg.toml:5:15: \"2\" is not \"auto\" or a size from 4KiB to 1GiB"),
         ("profile = \"lan\"", "pg.toml:4:11: there is no profile \"lan\"; expected one of: default"),
         ("[[listen]]\naddress = \"pg1:5006\"", "pg.toml:5:11: \"pg1:5006\" is not an address and port such as"),
-        ("[[listen]]\naddress = \"127.0.0.1:5006\"", "pg.toml:5:11: 127.0.0.1:5006 is listened on twice"),
+        ("[[listen]]\naddress = \"127.0.0.1:5006\"", "pg.toml:5:11: 127.0.0.1:5006 is listened on twice with tcp"),
+        ("transport = \"sctp\"", "pg.toml:4:13: there is no transport \"sctp\"; expected one of: tcp, udt, quic"),
+        (
+            "security = \"encrypt\"",
+            "pg.toml:4:12: \"encrypt\" needs certificates; expected [tls] with certificate, key",
+        ),
+        (
+            "[[peer]]\nname = \"a\"\naddress = \"a/1\"",
+            "pg.toml:5:8: connections to peer \"a\" are encrypted unless its security says otherwise, which needs",
+        ),
+        (
+            "[[peer]]\nname = \"a\"\naddress = \"a/1\"\ntransport = \"udt\"\nsecurity = \"auth\"",
+            "pg.toml:8:12: udt cannot do \"auth\"; expected one of: encrypt, none",
+        ),
+        (
+            "[tls]\ncertificate = \"/nonexistent/a.pem\"\nkey = \"b\"\nauthorities = \"c\"",
+            "pg.toml:4:1: cannot read /nonexistent/a.pem: no such file or directory",
+        ),
+        ("transport = \"quic\"", "pg.toml:3:11: quic needs certificates; expected [tls] with certificate, key"),
+        ("security = \"tls\"", "pg.toml:4:12: there is no security \"tls\"; expected one of: encrypt, auth, none"),
         ("[[peer]]\nname = \"pg1\"\naddress = \"a/1\"", "pg.toml:5:8: \"pg1\" is this gateway's own name"),
         ("[[peer]]\nname = \"direct\"\naddress = \"a/1\"", "pg.toml:5:8: \"direct\" is no name for a peer"),
         ("[[peer]]\nname = \"a\"\naddress = \"a/0\"", "pg.toml:6:11: \"a/0\" is not an endpoint with a port"),
         ("[[peer]]\nname = \"a\"\naddress = \"a/1\"\npool = { min = 9 }", "pg.toml:7:8: pool.min is 9 and pool.max 8"),
         (
-            "[[peer]]\nname = \"a\"\naddress = \"a/1\"\nfrom = [\"a\"]",
-            "pg.toml:7:9: \"a\" is not an address or a range",
+            "[[peer]]\nname = \"a\"\naddress = \"a/1\"\nsecurity = \"none\"\nfrom = [\"a\"]",
+            "pg.toml:8:9: \"a\" is not an address or a range",
         ),
         ("[[peer]]\naddress = \"a/1\"", "pg.toml:4:1: missing field `name`"),
         ("[[route]]\nto = \"*\"\nvia = \"pg9\"", "pg.toml:6:7: there is no peer \"pg9\"; expected one of: direct"),

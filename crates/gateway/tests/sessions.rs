@@ -41,7 +41,7 @@ fn a_connection_between_gateways_is_used_again_with_its_window() {
     for round in 0..20 {
         let (client, server, report) = session(&first, |ask| ask);
         assert!(report.hops[0].2, "round {round}: the hop between the gateways is warm");
-        let window = first.status().sessions[0].hops[1].tcp.as_ref().unwrap().congestion_window;
+        let window = first.status().sessions[0].hops[1].stats.as_ref().unwrap().congestion_window;
         assert!(window > 10, "round {round}: a new connection would begin with 10 segments, this one has {window}");
         exchange(client, server, &pattern(round * 1000, round as u64 + 1), &pattern((20 - round) * 777, 7));
         first.quiet();
@@ -113,7 +113,7 @@ fn the_client_may_name_an_address_that_a_peers_name_resolves_to() {
     let second = Pg::start_at(([127, 0, 0, 1], 0).into(), "pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
     let at = second.gateway().addresses()[0];
     let peers = format!(
-        "[[peer]]\nname = \"pg2\"\naddress = \"localhost:{}\"\npool = {{ min = 1 }}\n{}",
+        "[[peer]]\nname = \"pg2\"\naddress = \"localhost:{}\"\nsecurity = \"none\"\npool = {{ min = 1 }}\n{}",
         at.port(),
         peer("pg0", address(), 0)
     );
@@ -200,7 +200,7 @@ fn status_shows_sessions_hops_and_pools() {
     assert_eq!((shown.visited.as_str(), shown.hops[0].to.as_str()), ("pg1", "pg1"));
     assert_eq!(shown.origin, client.local_addr().unwrap().to_string());
     assert_eq!(shown.destination, server.local_addr().unwrap().to_string());
-    let hop = shown.hops[1].tcp.as_ref().unwrap();
+    let hop = shown.hops[1].stats.as_ref().unwrap();
     assert!(hop.send_buffer > 0 && !hop.congestion_control.is_empty(), "{hop:?}");
     let text = serde_json::to_string(&status).unwrap();
     assert_eq!(serde_json::from_str::<phoebus_gateway::Status>(&text).unwrap(), status);

@@ -3,9 +3,11 @@
 use crate::error::Error;
 use crate::profile::Profile;
 use crate::stream::Stream;
-use crate::tcp;
+use crate::tcp::Tcp;
+use crate::transport::{Target, Transport};
 use phoebus_proto::units::Span;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -35,14 +37,29 @@ pub async fn resolve(name: &str, port: u16, limit: Duration) -> Result<Vec<Socke
     }
 }
 
-/// Connects to the first of `addresses` that answers; each next one is tried when the one before has failed or has kept
-/// us waiting for a while. All within `limit`.
+/// Connects with TCP to the first of `addresses` that answers; each next one is tried when the one before has failed or has
+/// kept us waiting for a while. All within `limit`.
 ///
 /// # Errors
 /// The error of the address that said most: a refusal before a silence, a silence before a lack of route.
 pub async fn connect(addresses: &[SocketAddr], profile: &Profile, limit: Duration) -> Result<Stream, Error> {
+    connect_by(&(Arc::new(Tcp) as Arc<dyn Transport>), &"".into(), addresses, profile, limit).await
+}
+
+/// The same by any transport, to whoever can prove to be `name` where the transport wants that proved.
+///
+/// # Errors
+/// As for [`connect`].
+pub async fn connect_by(
+    transport: &Arc<dyn Transport>,
+    name: &Arc<str>,
+    addresses: &[SocketAddr],
+    profile: &Profile,
+    limit: Duration,
+) -> Result<Stream, Error> {
+    let target = |addr| Target { addr, name: name.clone(), early: false };
     if let [only] = addresses {
-        return tcp::connect(*only, profile, limit).await;
+        return transport.connect(&target(*only), profile, limit).await;
     }
     let deadline = Instant::now() + limit;
     let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX);
@@ -52,9 +69,9 @@ pub async fn connect(addresses: &[SocketAddr], profile: &Profile, limit: Duratio
         let next = waiting.next();
         let more = next.is_some();
         if let Some(addr) = next {
-            let profile = profile.clone();
+            let (transport, target, profile) = (transport.clone(), target(addr), profile.clone());
             let left = deadline.saturating_duration_since(Instant::now());
-            attempts.spawn(async move { tcp::connect(addr, &profile, left).await });
+            attempts.spawn(async move { transport.connect(&target, &profile, left).await });
         }
         let patience = sleep_until(if more { Instant::now() + ATTEMPT_DELAY } else { deadline });
         tokio::pin!(patience);

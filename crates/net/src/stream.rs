@@ -2,6 +2,7 @@
 
 use crate::stats::Stats;
 use crate::transport::{Boxed, Change, Duplex, Identity, Security};
+use phoebus_proto::session::Code;
 use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -191,6 +192,11 @@ impl Stream {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST);
         }
+    }
+
+    /// With what code it is reset when it is dropped, on a transport whose resets carry one.
+    pub fn blame(&self, code: Code) {
+        self.0.blame(code);
     }
 
     /// Lets the connection end in peace when it is dropped. Only for one whose both directions have ended and were

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::profile::Profile;
 use crate::stats::Stats;
 use crate::stream::Stream;
+use phoebus_proto::session::Code;
 use phoebus_proto::units::BitRate;
 use std::fmt::Debug;
 use std::io;
@@ -45,6 +46,10 @@ pub trait Transport: Debug + Send + Sync {
     /// # Errors
     /// [`Error::Listen`], naming the address.
     fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn Listener>, Error>;
+
+    /// Ends what was connected to the peer of this name and is shared by several streams: it is known to be dead. Nothing to do
+    /// where each stream is a connection of its own.
+    fn abandon(&self, _name: &str, _code: Code, _reason: &str) {}
 }
 
 /// Whom to connect to.
@@ -138,6 +143,9 @@ pub trait Duplex: Debug + Send + Sync {
         Ok(())
     }
 
+    /// See [`Stream::blame`].
+    fn blame(&self, _code: Code) {}
+
     /// Changes a setting of the open connection.
     ///
     /// # Errors
@@ -208,8 +216,8 @@ pub enum Change {
     CongestionControl(crate::CongestionControl),
 }
 
-/// What protects a hop's bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What protects a hop's bytes, the least first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Security {
     /// Nothing does: anyone on the path can read, alter and inject.
     #[default]

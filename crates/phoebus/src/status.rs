@@ -110,6 +110,12 @@ fn describe(status: &Status) -> String {
     for (code, count) in &totals.refusals {
         let _ = writeln!(text, "refused {count} times: {} (code {code})", Code::from_number(*code));
     }
+    if let Some(certificate) = &status.certificate {
+        let _ = writeln!(text, "certificate for {}, until {}", certificate.names.join(", "), certificate.expires);
+        if let Some(warning) = &certificate.warning {
+            let _ = writeln!(text, "  {warning}");
+        }
+    }
     status.pools.iter().for_each(|pool| describe_pool(pool, &mut text));
     text
 }
@@ -128,29 +134,39 @@ fn describe_session(session: &SessionStatus, text: &mut String) {
         rate(session.bits_per_s_down),
     );
     for hop in &session.hops {
-        let _ = match &hop.tcp {
-            Some(tcp) => writeln!(
+        let _ = match &hop.stats {
+            Some(stats) => writeln!(
                 text,
-                "    {}: tcp {}, rtt {:.1} ms, {} retransmits, window {} segments, buffers {} out {} in",
+                "    {}: {}{} {}, rtt {:.1} ms, {} retransmits, window {} segments, buffers {} out {} in",
                 hop.to,
-                tcp.congestion_control,
-                tcp.rtt_us as f64 / 1e3,
-                tcp.retransmits,
-                tcp.congestion_window,
-                bytes(tcp.send_buffer),
-                bytes(tcp.receive_buffer),
+                hop.transport,
+                security(&hop.security),
+                stats.congestion_control,
+                stats.rtt_us as f64 / 1e3,
+                stats.retransmits,
+                stats.congestion_window,
+                bytes(stats.send_buffer),
+                bytes(stats.receive_buffer),
             ),
             None => writeln!(text, "    {}: ending", hop.to),
         };
     }
 }
 
+/// What protects a hop, where something does.
+fn security(name: &str) -> String {
+    if name == "none" { String::new() } else { format!(" ({name})") }
+}
+
 fn describe_pool(pool: &PoolStatus, text: &mut String) {
     let _ = writeln!(
         text,
-        "peer {} at {}: {} connections ready, rtt {:.1} ms; {} dialled, {} reused, {} found dead, {} attempts failed",
+        "peer {} at {} by {}{}: {} connections ready, rtt {:.1} ms; {} dialled, {} reused, {} found dead, \
+         {} attempts failed",
         pool.peer,
         pool.address,
+        pool.transport,
+        security(&pool.security),
         pool.idle,
         pool.rtt_us as f64 / 1e3,
         pool.dialled,

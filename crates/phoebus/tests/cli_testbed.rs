@@ -286,6 +286,18 @@ receiver.recv(100)' >"$1/columbia" &
 
 #[test]
 fn gateways_join_the_ends_in_both_directions() {
+    join_the_ends(&["--wan-cc", "reno"], "pg1 at pg1:5006 by tcp");
+}
+
+#[test]
+fn gateways_join_the_ends_over_another_transport() {
+    join_the_ends(&["--wan-transport", "udt"], "pg1 at pg1:5006 by udt");
+    join_the_ends(&["--wan-transport", "quic"], "pg1 at pg1:5006 by quic (encrypt)");
+    join_the_ends(&["--wan-security", "auth"], "pg1 at pg1:5006 by tcp (auth)");
+}
+
+/// Sessions through gateways that were started with `options`, so that pg2 calls its peer `peer`.
+fn join_the_ends(options: &[&str], peer: &str) {
     let place = Place::new();
     // A server that answers in capitals in each end, then a session from each to the other, by path and by routes.
     let script = r#"
@@ -304,15 +316,17 @@ while True:
         echo back | $PHOEBUS testbed exec dst -- env PHOEBUS_PATH=pg2/5006,pg1/5006 $PHOEBUS connect src:7000
         echo routed | $PHOEBUS testbed exec src -- env PHOEBUS_GW=pg1/5006 $PHOEBUS connect dst:7000
         $PHOEBUS testbed exec src -- env PHOEBUS_GW=pg1/5006 $PHOEBUS connect pg2:22 </dev/null || echo refused $?
-        $PHOEBUS testbed exec pg2 -- $PHOEBUS status | grep -o "^gateway pg2"
+        $PHOEBUS testbed exec pg2 -- $PHOEBUS status | grep -oE "^gateway pg2|pg1 at .*:" | cut -d: -f1-2
     "#;
     let directory = place.0.path().to_str().unwrap();
-    let run = ["run", "--quiet", "--gateways", "--wan-cc", "reno", "--wan-send-buffer", "8MiB", "--wan-rtt", "10ms"];
+    let run = ["run", "--quiet", "--gateways", "--wan-send-buffer", "8MiB", "--wan-rtt", "10ms"];
     let logs = place.0.path().join("logs");
     let output = place.output(
-        &[&run[..], &["--gateway-logs", logs.to_str().unwrap(), "--", "sh", "-c", script, "sh", directory]].concat(),
+        &[&run[..], options, &["--gateway-logs", logs.to_str().unwrap(), "--", "sh", "-c", script, "sh", directory]]
+            .concat(),
     );
-    assert_eq!(text(&output.stdout), "OUT\nBACK\nROUTED\nrefused 3\ngateway pg2\n", "{}", text(&output.stderr));
+    let expected = format!("OUT\nBACK\nROUTED\nrefused 3\ngateway pg2\n{peer}\n");
+    assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
     let log = fs::read_to_string(logs.join("pg1.log")).unwrap();
     assert!(
         log.contains("listening address=10.9.0.2:5006") && log.contains("listening address=[fd09::2]:5006"),

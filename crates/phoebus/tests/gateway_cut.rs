@@ -14,7 +14,7 @@ use std::num::NonZeroU64;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, assert_reset, connect, wait_until};
+use support::{Certificates, PATIENCE, assert_reset, connect, wait_until};
 
 /// The SC09 path at 100 Mbit/s with gateways on `pg1` and `pg2`.
 struct Path {
@@ -26,6 +26,11 @@ struct Path {
 
 impl Path {
     fn up(profile: &str) -> Self {
+        Self::up_by("tcp", profile)
+    }
+
+    /// With this transport between the gateways.
+    fn up_by(transport: &str, profile: &str) -> Self {
         let settings = Sc09 {
             wan_rtt: Span(Duration::from_millis(20)),
             lan_rtt: Span(Duration::from_millis(2)),
@@ -35,13 +40,24 @@ impl Path {
         };
         let testbed = Testbed::up(&settings.scenario()).unwrap();
         let dir = tempfile::tempdir().unwrap();
+        let certificates = Certificates::new();
+        let (tls, security) = match transport {
+            "quic" => (["pg1", "pg2"].map(|name| certificates.issue(name)), "encrypt"),
+            _ => ([String::new(), String::new()], "none"),
+        };
         let start = |host: &str, peer: &str| {
             let file = dir.path().join(format!("{host}.toml"));
             let next = SocketAddr::new(address(&testbed, peer), 5006);
+            let listener = match transport {
+                "tcp" => String::new(),
+                _ => format!("[[listen]]\naddress = \"0.0.0.0:5006\"\ntransport = \"{transport}\"\n"),
+            };
             let text = format!(
-                "name = \"{host}\"\n[[listen]]\naddress = \"0.0.0.0:5006\"\n\
+                "name = \"{host}\"\n{}{listener}[[listen]]\naddress = \"0.0.0.0:5006\"\n\
                  [[allow]]\nfrom = [\"0.0.0.0/0\"]\nto = [\"0.0.0.0/0\"]\n\
-                 [[peer]]\nname = \"{peer}\"\naddress = \"{next}\"\nprofile = \"wan\"\n[profile.wan]\n{profile}\n"
+                 [[peer]]\nname = \"{peer}\"\naddress = \"{next}\"\nprofile = \"wan\"\n\
+                 transport = \"{transport}\"\nsecurity = \"{security}\"\n[profile.wan]\n{profile}\n",
+                tls[usize::from(host == "pg2")],
             );
             std::fs::write(&file, text).unwrap();
             let mut command: Command = testbed.exec(host, env!("CARGO_BIN_EXE_phoebus")).unwrap();
@@ -81,8 +97,21 @@ fn address(testbed: &Testbed, host: &str) -> IpAddr {
 
 #[test]
 fn a_transfer_survives_a_cut_of_ten_seconds() {
+    survives_a_cut(&Path::up(""));
+}
+
+#[test]
+fn a_transfer_over_udt_survives_a_cut_of_ten_seconds() {
+    survives_a_cut(&Path::up_by("udt", ""));
+}
+
+#[test]
+fn a_transfer_over_quic_survives_a_cut_of_ten_seconds() {
+    survives_a_cut(&Path::up_by("quic", ""));
+}
+
+fn survives_a_cut(path: &Path) {
     const TOTAL: usize = 32 << 20;
-    let path = Path::up("");
     let (client, mut destination) = path.session();
     let block: Vec<u8> = (0..1 << 16).map(|i| (i % 251) as u8).collect();
     let sender = thread::spawn({

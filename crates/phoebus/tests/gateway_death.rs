@@ -5,19 +5,55 @@
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use support::{Gateway, assert_reset, pair, session_over, wait_until};
+use support::{Certificates, Gateway, address, assert_reset, pair, session_over, wait_until};
 
-/// Runs `test` twice over two gateways: it gets the one to kill, and a session. The first time the first gateway dies, the
-/// second time the second.
+/// Two gateways with a hop of this transport between them, and beacons beside it where it is not TCP.
+fn pair_by(transport: &str, security: &str) -> (Gateway, Gateway) {
+    let certificates = Certificates::new();
+    let tls = |name: &str| if security == "none" { String::new() } else { certificates.issue(name) };
+    let addrs = [address(), address()].map(|addr| SocketAddr::from((addr, 5006)));
+    let listener = |addr| match transport {
+        "tcp" => String::new(),
+        _ => format!("[[listen]]\naddress = \"{addr}\"\ntransport = \"{transport}\"\nsecurity = \"{security}\"\n"),
+    };
+    let peer = |name: &str, addr, min: u32| {
+        format!(
+            "[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\ntransport = \"{transport}\"\n\
+             security = \"{security}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = {min} }}\n"
+        )
+    };
+    let start = |n: usize, name, other, min| {
+        let text = format!("{}{}{}", tls(name), listener(addrs[n]), peer(other, addrs[1 - n], min));
+        Gateway::start_at(addrs[n], name, &text)
+    };
+    let second = start(1, "pg2", "pg1", 0);
+    let first = start(0, "pg1", "pg2", 1);
+    if transport != "tcp" {
+        first.wait_for_log("a beacon is lit");
+    }
+    (first, second)
+}
+
+/// Runs `test` over two gateways, with each transport between them: it gets the one to kill, and a session. Once the first
+/// gateway dies, once the second. Over a transport that does not show it, the other has to know by its beacon, and not by a
+/// silence that could be the path's.
 fn with_each_victim(test: impl Fn(&mut Gateway, TcpStream, TcpStream)) {
-    for first_dies in [true, false] {
-        let (mut first, mut second) = pair("", "");
-        let (client, destination) = session_over(&[first.addr, second.addr]);
-        test(if first_dies { &mut first } else { &mut second }, client, destination);
+    for (transport, security) in
+        [("tcp", "none"), ("tcp", "encrypt"), ("udt", "none"), ("udt", "encrypt"), ("quic", "encrypt")]
+    {
+        for first_dies in [true, false] {
+            let (mut first, mut second) = pair_by(transport, security);
+            let (client, destination) = session_over(&[first.addr, second.addr]);
+            let (victim, other) = if first_dies { (&mut first, &second) } else { (&mut second, &first) };
+            test(victim, client, destination);
+            if transport != "tcp" {
+                other.wait_for_log("the peer has died");
+            }
+        }
     }
 }
 

@@ -76,7 +76,7 @@ fn a_path_must_lead_through_known_peers_and_never_twice() {
 
     // pg3 and pg4 know each other.
     let (a, b) = (SocketAddr::from((address(), 5006)), SocketAddr::from((address(), 5006)));
-    let peer = |name: &str, addr| format!("[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\n");
+    let peer = |name: &str, addr| format!("[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\nsecurity = \"none\"\n");
     let third = Gateway::start_at(a, "pg3", &peer("pg4", b));
     let fourth = Gateway::start_at(b, "pg4", &peer("pg3", a));
     let refused = refusal(&[third.addr, fourth.addr, third.addr], destination);
@@ -89,7 +89,7 @@ fn routes_that_lead_in_a_circle_are_refused() {
     let (a, b) = (SocketAddr::from((address(), 5006)), SocketAddr::from((address(), 5006)));
     let more = |name: &str, addr| {
         format!(
-            "[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\n[[route]]\nto = \"127.0.0.0/8\"\nvia = \"{name}\"\n"
+            "[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\nsecurity = \"none\"\n[[route]]\nto = \"127.0.0.0/8\"\nvia = \"{name}\"\n"
         )
     };
     let first = Gateway::start_at(a, "pg1", &more("pg2", b));

@@ -7,13 +7,17 @@ mod error;
 mod pattern;
 mod raw;
 mod read;
+mod security;
 
 pub use error::ConfigError;
 pub(crate) use pattern::is_local;
 pub use pattern::{Net, Pattern};
 pub use raw::{Auth, Limits, Log, LogFormat, LogLevel, Pool};
+pub use security::transports;
 
 use phoebus_net::Profile;
+use phoebus_net::credentials::Credentials;
+use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::text::{self, TextError};
 use std::collections::BTreeMap;
@@ -30,6 +34,10 @@ const FILE_MAX: u64 = 16 << 20;
 pub struct Config {
     /// What the gateway calls itself towards others; the host's name by default.
     pub name: String,
+    /// Who this gateway is, and whom it trusts: `[tls]`.
+    pub credentials: Option<Credentials>,
+    /// The file with the secret of QUIC's stateless resets.
+    pub reset_key: Option<PathBuf>,
     /// An e-mail address, sent to peers that want to know who asks (P26).
     pub contact: Option<String>,
     /// Where it accepts sessions; at least one.
@@ -65,6 +73,10 @@ pub(crate) struct Places {
 pub struct Listen {
     /// Its address.
     pub address: SocketAddr,
+    /// What carries its connections.
+    pub transport: String,
+    /// The least protection that its connections must have.
+    pub security: Security,
     /// How accepted connections are set up.
     pub profile: Arc<Profile>,
     /// Whether clients must say who they are.
@@ -78,6 +90,10 @@ pub struct Peer {
     pub name: String,
     /// Where it listens.
     pub address: Endpoint,
+    /// What carries sessions to it.
+    pub transport: String,
+    /// The least protection of connections to it and from it.
+    pub security: Security,
     /// How connections to it are set up.
     pub profile: Arc<Profile>,
     /// Where its connections come from, besides the addresses of `address`.

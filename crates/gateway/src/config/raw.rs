@@ -17,6 +17,7 @@ pub(super) struct File {
     pub(super) contact: Option<String>,
     #[serde(default)]
     pub(super) listen: Vec<Listen>,
+    pub(super) tls: Option<Spanned<Tls>>,
     #[serde(default)]
     pub(super) profile: BTreeMap<String, Profile>,
     #[serde(default)]
@@ -33,10 +34,23 @@ pub(super) struct File {
     pub(super) log: Log,
 }
 
+/// Who this gateway is, and whom it trusts: files, by names relative to the configuration.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tls {
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+    pub(super) authorities: PathBuf,
+    /// The secret of QUIC's stateless resets, made at the first start.
+    pub(super) reset_key: Option<PathBuf>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Listen {
     pub(super) address: Spanned<String>,
+    pub(super) transport: Option<Spanned<String>>,
+    pub(super) security: Option<Spanned<String>>,
     pub(super) profile: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) auth: Auth,
@@ -58,6 +72,8 @@ pub enum Auth {
 pub(super) struct Peer {
     pub(super) name: Spanned<String>,
     pub(super) address: Spanned<String>,
+    pub(super) transport: Option<Spanned<String>>,
+    pub(super) security: Option<Spanned<String>>,
     pub(super) profile: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) from: Vec<Spanned<String>>,

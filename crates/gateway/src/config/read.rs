@@ -1,5 +1,6 @@
 //! From the file's form to the valid one, saying where and why when that cannot be.
 
+use super::security::Carriage;
 use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Places, Pool, Route, Rule, Source, pattern, raw};
 use phoebus_net::Profile;
 use phoebus_proto::endpoint::is_name;
@@ -23,8 +24,11 @@ impl Reader<'_> {
         let name = self.name(raw.name.as_ref())?;
         self.limits(&raw.limits)?;
         let profiles = self.profiles(raw.profile, &raw.limits);
-        let listeners = self.listeners(&raw.listen, &profiles)?;
-        let peers = self.peers(&raw.peer, &profiles, &name)?;
+        let credentials = raw.tls.as_ref().map(|tls| self.credentials(tls)).transpose()?;
+        let reset_key = raw.tls.as_ref().map(|tls| self.reset_key(tls));
+        let carriage = Carriage::of(credentials.as_ref());
+        let listeners = self.listeners(&raw.listen, &profiles, &carriage)?;
+        let peers = self.peers(&raw.peer, &profiles, &carriage, &name)?;
         let routes = self.routes(&raw.route, &profiles, &peers)?;
         let rules = raw.allow.iter().map(|allow| self.rule(allow, &peers)).collect::<Result<_, _>>()?;
         let direct = self.profile(None, &profiles)?;
@@ -35,6 +39,8 @@ impl Reader<'_> {
         let admin = raw.admin.socket.map(|socket| self.admin(socket)).transpose()?;
         Ok(Config {
             name,
+            credentials,
+            reset_key,
             contact: raw.contact,
             listeners,
             peers,
@@ -94,6 +100,7 @@ impl Reader<'_> {
         &self,
         raw: &[raw::Listen],
         profiles: &BTreeMap<String, Arc<Profile>>,
+        carriage: &Carriage,
     ) -> Result<Vec<Listen>, ConfigError> {
         if raw.is_empty() {
             return Err(self.whole("there is no [[listen]]; expected at least one with address = \"0.0.0.0:5006\""));
@@ -111,11 +118,14 @@ impl Reader<'_> {
                 let message = format!("{address} is an IPv4 address in IPv6's form; expected {v4}:{port}");
                 return Err(self.at(&listen.address, message));
             }
-            if address.port() != 0 && listeners.iter().any(|other| other.address == address) {
-                return Err(self.at(&listen.address, format!("{address} is listened on twice")));
+            let transport = self.transport(listen.transport.as_ref(), carriage)?;
+            let same = |other: &Listen| other.address == address && other.transport == transport;
+            if address.port() != 0 && listeners.iter().any(same) {
+                return Err(self.at(&listen.address, format!("{address} is listened on twice with {transport}")));
             }
+            let security = self.least_security(listen, &transport, carriage)?;
             let profile = self.profile(listen.profile.as_ref(), profiles)?;
-            listeners.push(Listen { address, profile, auth: listen.auth });
+            listeners.push(Listen { address, transport, security, profile, auth: listen.auth });
         }
         Ok(listeners)
     }
@@ -134,6 +144,7 @@ impl Reader<'_> {
         &self,
         raw: &[raw::Peer],
         profiles: &BTreeMap<String, Arc<Profile>>,
+        carriage: &Carriage,
         own_name: &str,
     ) -> Result<BTreeMap<String, Peer>, ConfigError> {
         let mut peers = BTreeMap::new();
@@ -153,9 +164,12 @@ impl Reader<'_> {
                     format!("pool.min is {} and pool.max {}; expected min to be at most max", pool.min, pool.max);
                 return Err(self.at(place, message));
             }
+            let transport = self.transport(peer.transport.as_ref(), carriage)?;
             let valid = Peer {
                 name: name.clone(),
                 address: raw::endpoint(peer.address.get_ref()).map_err(|message| self.at(&peer.address, message))?,
+                security: self.peer_security(peer, &transport, carriage)?,
+                transport,
                 profile: self.profile(peer.profile.as_ref(), profiles)?,
                 from: peer.from.iter().map(|net| self.parse(net)).collect::<Result<_, _>>()?,
                 pool,
@@ -259,12 +273,17 @@ impl Reader<'_> {
         text.get_ref().parse().map_err(|message: String| self.at(text, message))
     }
 
-    fn unknown<'n>(&self, name: &Spanned<String>, what: &str, known: impl Iterator<Item = &'n String>) -> ConfigError {
+    pub(super) fn unknown<'n>(
+        &self,
+        name: &Spanned<String>,
+        what: &str,
+        known: impl Iterator<Item = &'n String>,
+    ) -> ConfigError {
         let known: Vec<_> = known.map(String::as_str).collect();
         self.at(name, format!("there is no {what} \"{}\"; expected one of: {}", name.get_ref(), known.join(", ")))
     }
 
-    fn at<T>(&self, value: &Spanned<T>, message: impl Into<String>) -> ConfigError {
+    pub(super) fn at<T>(&self, value: &Spanned<T>, message: impl Into<String>) -> ConfigError {
         ConfigError::at(self.file, self.text, value.span(), message)
     }
 

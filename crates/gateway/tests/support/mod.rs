@@ -5,25 +5,28 @@
 
 use phoebus_gateway::config::Config;
 use phoebus_gateway::{Gateway, Status};
+use phoebus_net::credentials::Authority;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
 use phoebus_proto::session::{Code, List, SessionId};
+use std::fs::Permissions;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Runtime;
 
 /// Far beyond what any step takes: the bound against hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A loopback address that no other test uses: every address of 127.0.0.0/8 is this host's.
+/// A loopback address and port that no other test uses: every address of 127.0.0.0/8 is this host's.
 pub(crate) fn address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let (pid, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    SocketAddr::from((Ipv4Addr::new(127, 64 + (pid >> 8) as u8 % 128, pid as u8, n as u8), 5006))
+    SocketAddr::from((Ipv4Addr::new(127, 64 + (pid >> 8) as u8 % 128, pid as u8, n as u8), 5006 + (n >> 8) as u16))
 }
 
 /// Rules that allow everything on loopback.
@@ -108,7 +111,41 @@ fn config(addr: SocketAddr, name: &str, more: &str) -> Config {
 
 /// A peer on loopback.
 pub(crate) fn peer(name: &str, addr: SocketAddr, min: u32) -> String {
-    format!("[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = {min} }}\n")
+    format!(
+        "[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\nsecurity = \"none\"\nfrom = [\"127.0.0.0/8\"]\n\
+         pool = {{ min = {min} }}\n"
+    )
+}
+
+/// An authority in a directory of its own, and what it has signed.
+pub(crate) struct Certificates {
+    dir: tempfile::TempDir,
+    authority: Authority,
+}
+
+impl Certificates {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (authority, own) = Authority::create("the authority of a test", SystemTime::now()).unwrap();
+        std::fs::write(dir.path().join("authority.pem"), own.certificate).unwrap();
+        Self { dir, authority }
+    }
+
+    /// `[tls]` with a certificate for `name` that counts for `days`; one that was there under that name is replaced.
+    pub(crate) fn issue_as(&self, file: &str, name: &str, days: u32) -> String {
+        let life = Duration::from_secs(24 * 3600) * days;
+        let issued = self.authority.issue(name, &[], SystemTime::now(), life).unwrap();
+        let path = |end: &str| self.dir.path().join(format!("{file}.{end}"));
+        std::fs::write(path("pem"), issued.certificate).unwrap();
+        std::fs::write(path("key"), issued.key).unwrap();
+        std::fs::set_permissions(path("key"), Permissions::from_mode(0o600)).unwrap();
+        let authority = self.dir.path().join("authority.pem");
+        format!("[tls]\ncertificate = {:?}\nkey = {:?}\nauthorities = {authority:?}\n", path("pem"), path("key"))
+    }
+
+    pub(crate) fn issue(&self, name: &str) -> String {
+        self.issue_as(name, name, 365)
+    }
 }
 
 /// What a client asks for.
@@ -131,6 +168,8 @@ pub(crate) struct Ask {
 pub(crate) struct Report {
     pub(crate) hops: Vec<(String, String, bool)>,
     pub(crate) congestion_controls: Vec<String>,
+    /// Transport and security of each hop.
+    pub(crate) carried: Vec<(String, String)>,
     pub(crate) rtt_us: u64,
 }
 
@@ -202,6 +241,11 @@ impl Ask {
                 };
                 let report = Report {
                     hops: opened.hops.iter().map(names).collect(),
+                    carried: opened
+                        .hops
+                        .iter()
+                        .map(|hop| (hop.transport.to_owned(), hop.security.to_owned()))
+                        .collect(),
                     congestion_controls: opened.hops.iter().map(|hop| hop.congestion_control.to_owned()).collect(),
                     rtt_us: opened.rtt_us(),
                 };

@@ -64,6 +64,11 @@ impl Credentials {
         Ok(Self { files: Arc::new(files), holder: Arc::new(holder) })
     }
 
+    /// Where they came from.
+    pub fn files(&self) -> &CredentialFiles {
+        &self.files
+    }
+
     /// Reads the files again; every later handshake uses them. Says whether anything is different.
     ///
     /// # Errors

@@ -131,6 +131,10 @@ impl Transport for Quic {
             Err(source) => Err(Error::Listen { addr, source }),
         }
     }
+
+    fn abandon(&self, name: &str, code: Code, reason: &str) {
+        self.abandon(name, code, reason);
+    }
 }
 
 /// Who the other end of a connection has proved to be.

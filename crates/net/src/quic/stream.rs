@@ -52,6 +52,8 @@ pub(super) struct QuicStream {
     writable: Arc<Bell>,
     failure: OnceLock<Failure>,
     armed: AtomicBool,
+    /// With what code it is reset.
+    blamed: OnceLock<Code>,
     /// Whether this side has ended its stream.
     finished: AtomicBool,
     received: AtomicU64,
@@ -84,6 +86,7 @@ impl QuicStream {
             writable: Bell::new(),
             failure: OnceLock::new(),
             armed: AtomicBool::new(true),
+            blamed: OnceLock::new(),
             finished: AtomicBool::new(false),
             received: AtomicU64::new(0),
             written: AtomicU64::new(0),
@@ -310,6 +313,11 @@ impl Duplex for QuicStream {
         self.armed.store(false, Relaxed);
     }
 
+    fn blame(&self, code: Code) {
+        // The first counts.
+        let _ = self.blamed.set(code);
+    }
+
     /// The send buffer is the connection's; the receive buffer and the congestion control were settled when it began.
     fn set(&self, change: Change) -> io::Result<()> {
         match change {
@@ -399,7 +407,8 @@ impl Duplex for QuicStream {
 impl Drop for QuicStream {
     fn drop(&mut self) {
         if self.armed.load(Relaxed) {
-            self.reset(self.failure.get().map_or(Code::Reset, Failure::code));
+            let blamed = self.blamed.get().copied().unwrap_or(Code::Reset);
+            self.reset(self.failure.get().map_or(blamed, Failure::code));
         }
     }
 }

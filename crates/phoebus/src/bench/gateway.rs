@@ -45,7 +45,7 @@ impl Gateway<'_> {
              [[allow]]\nfrom = [\"0.0.0.0/0\"]\nto = [\"0.0.0.0/0\", \"127.0.0.0/8\"]\n{more}"
         );
         if let Some((peer, address)) = peer {
-            text += &format!("[[peer]]\nname = \"{peer}\"\naddress = \"{address}\"\n");
+            text += &format!("[[peer]]\nname = \"{peer}\"\naddress = \"{address}\"\nsecurity = \"none\"\n");
         }
         text
     }

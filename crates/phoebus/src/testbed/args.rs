@@ -1,13 +1,16 @@
 //! The arguments of `phoebus testbed`.
 
 use clap::{Args, Subcommand, ValueEnum};
+use phoebus_net::credentials::{Authority, CredentialsError};
 use phoebus_net::{Buffer, CongestionControl};
 use phoebus_proto::units::{ByteSize, Span};
 use phoebus_wan::model::{Loss, Rate};
-use phoebus_wan::testbed::{Error, GatewayOptions, Sc09, Scenario};
+use phoebus_wan::testbed::{Certificates, Error, GatewayOptions, Sc09, Scenario};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 /// Hosts and an emulated WAN between them, on this machine.
 #[derive(Debug, Args)]
@@ -173,8 +176,11 @@ pub(crate) struct Build {
 #[command(next_help_heading = "Gateways")]
 pub(crate) struct Between {
     /// What carries sessions between gateways.
-    #[arg(long, value_name = "NAME", requires = "gateways", default_value = "tcp")]
-    pub(crate) wan_transport: Transport,
+    #[arg(long, value_name = "NAME", requires = "gateways", default_value = "tcp", value_parser = transport)]
+    pub(crate) wan_transport: String,
+    /// What protects them: encrypt, auth or none [default: none, and encrypt on quic].
+    #[arg(long, value_name = "NAME", requires = "gateways")]
+    pub(crate) wan_security: Option<Security>,
     /// Congestion control between gateways: auto, system, bbr, cubic or reno.
     #[arg(long, value_name = "NAME", requires = "gateways")]
     pub(crate) wan_cc: Option<CongestionControl>,
@@ -192,10 +198,22 @@ pub(crate) struct Between {
     pub(crate) gateway_logs: Option<PathBuf>,
 }
 
-/// A transport between gateways.
+/// Protection between gateways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Transport {
-    Tcp,
+pub(crate) enum Security {
+    Encrypt,
+    Auth,
+    None,
+}
+
+impl Security {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Encrypt => "encrypt",
+            Self::Auth => "auth",
+            Self::None => "none",
+        }
+    }
 }
 
 /// The flags that describe a path, and thus go with no scenario file.
@@ -223,14 +241,8 @@ impl Build {
         if !self.gateways {
             return Ok(None);
         }
-        let Between {
-            wan_transport: Transport::Tcp,
-            wan_cc,
-            wan_send_buffer,
-            wan_receive_buffer,
-            lan_cc,
-            gateway_logs,
-        } = &self.between;
+        let Between { wan_transport, wan_security, wan_cc, wan_send_buffer, wan_receive_buffer, lan_cc, gateway_logs } =
+            &self.between;
         let system = |what: &str| {
             let what = what.to_owned();
             move |source| Error::System { what, source }
@@ -246,7 +258,19 @@ impl Build {
         ];
         let lan = text("congestion_control", lan_cc.map(|cc| cc.to_string()));
         let (wan, lan) = (wan.into_iter().flatten().collect(), BTreeMap::from_iter(lan));
-        Ok(Some(GatewayOptions { program, wan, lan, logs }))
+        let security = match wan_security {
+            None if wan_transport == "quic" => Security::Encrypt,
+            wanted => wanted.unwrap_or(Security::None),
+        };
+        let hosts = self.scenario()?.hosts.into_iter().filter(|host| host.gateway).map(|host| host.name);
+        let certificates = match security {
+            Security::None => None,
+            _ => {
+                Some(certificates(hosts).map_err(|error| system("cannot make certificates")(io::Error::other(error)))?)
+            }
+        };
+        let (transport, security) = (Some(wan_transport.clone()), Some(security.name().to_owned()));
+        Ok(Some(GatewayOptions { program, transport, security, certificates, wan, lan, logs }))
     }
 
     fn path(&self) -> Sc09 {
@@ -265,6 +289,27 @@ impl Build {
             gateway_cc: self.gateway_cc.clone().or(default.gateway_cc),
             stock: self.stock,
         }
+    }
+}
+
+/// Certificates for these hosts, by an authority of their own that nobody keeps.
+fn certificates(hosts: impl Iterator<Item = String>) -> Result<Certificates, CredentialsError> {
+    /// Longer than any testbed lives.
+    const LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
+    let now = SystemTime::now();
+    let (authority, own) = Authority::create("testbed", now)?;
+    let issue = |host: String| {
+        let issued = authority.issue(&host, &[], now, LIFE)?;
+        Ok((host, (issued.certificate, issued.key)))
+    };
+    Ok(Certificates { authority: own.certificate, hosts: hosts.map(issue).collect::<Result<_, _>>()? })
+}
+
+fn transport(text: &str) -> Result<String, String> {
+    let names = phoebus_gateway::transports();
+    match names.iter().any(|name| name == text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("expected one of: {}", names.join(", "))),
     }
 }
 

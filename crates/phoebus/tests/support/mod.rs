@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+use phoebus_net::credentials::Authority;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::{Hello, Open};
@@ -10,11 +11,12 @@ use phoebus_proto::session::{Code, List, SessionId};
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
 /// Far beyond what any step takes: the bound against hanging.
@@ -51,7 +53,8 @@ impl Gateway {
 
     /// A gateway that knows `next` as its peer "next".
     pub fn before(next: &Self, name: &str, next_name: &str, more: &str) -> Self {
-        let peer = format!("[[peer]]\nname = \"{next_name}\"\naddress = \"{}\"\n{more}", next.addr);
+        let peer =
+            format!("[[peer]]\nname = \"{next_name}\"\naddress = \"{}\"\nsecurity = \"none\"\n{more}", next.addr);
         Self::start(name, &peer)
     }
 
@@ -265,6 +268,33 @@ pub fn assert_reset(stream: &mut TcpStream, who: &str) {
                 return;
             }
         }
+    }
+}
+
+/// Certificates for gateways, by an authority that exists for one test.
+pub struct Certificates {
+    dir: TempDir,
+    authority: Authority,
+}
+
+impl Certificates {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (authority, own) = Authority::create("the authority of a test", SystemTime::now()).unwrap();
+        std::fs::write(dir.path().join("ca.pem"), own.certificate).unwrap();
+        Self { dir, authority }
+    }
+
+    /// The section `[tls]` of a gateway of this name.
+    pub fn issue(&self, name: &str) -> String {
+        let issued = self.authority.issue(name, &[], SystemTime::now(), Duration::from_secs(3600)).unwrap();
+        let path = |file: String| self.dir.path().join(file);
+        let [certificate, key] = [path(format!("{name}.pem")), path(format!("{name}.key"))];
+        std::fs::write(&certificate, issued.certificate).unwrap();
+        std::fs::write(&key, issued.key).unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let authorities = path("ca.pem".to_owned());
+        format!("[tls]\ncertificate = {certificate:?}\nkey = {key:?}\nauthorities = {authorities:?}\n")
     }
 }
 

@@ -21,7 +21,9 @@ impl Gateways {
         let [first, second] = [address(), address()];
         let allow = "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"127.0.0.0/8\"]\n";
         let config = |name: &str, address, peer: &str, other| {
-            let peer = format!("[[peer]]\nname = \"{peer}\"\naddress = \"{other}\"\nfrom = [\"127.0.0.0/8\"]\n");
+            let peer = format!(
+                "[[peer]]\nname = \"{peer}\"\naddress = \"{other}\"\nsecurity = \"none\"\nfrom = [\"127.0.0.0/8\"]\n"
+            );
             let text = format!("name = \"{name}\"\n[[listen]]\naddress = \"{address}\"\n{peer}{allow}");
             let file = room.path().join(name);
             std::fs::write(&file, text).unwrap();

@@ -53,6 +53,7 @@ pub struct Acceptor {
     name: Box<str>,
     peer_name: Box<str>,
     peer_features: u64,
+    peer_is_beacon: bool,
 }
 
 impl Acceptor {
@@ -66,6 +67,7 @@ impl Acceptor {
             name: name.into(),
             peer_name: "".into(),
             peer_features: 0,
+            peer_is_beacon: false,
         }
     }
 
@@ -82,6 +84,11 @@ impl Acceptor {
     /// Features that the peer and this end have in common.
     pub fn peer_features(&self) -> u64 {
         self.peer_features
+    }
+
+    /// Whether the peer has called this connection a beacon ([`Hello::beacon`]).
+    pub fn peer_is_beacon(&self) -> bool {
+        self.peer_is_beacon
     }
 
     /// What is still to be sent.
@@ -219,6 +226,7 @@ impl Acceptor {
             (State::Greeting, Message::Hello(hello)) => {
                 self.peer_features = check_hello(&hello)?;
                 self.peer_name = hello.name.into();
+                self.peer_is_beacon = hello.beacon;
                 self.inbox.next();
                 self.state = State::Greeted;
                 self.greet()

@@ -64,8 +64,11 @@ impl<'a> Message<'a> {
     fn write<W: Write>(&self, e: &mut Encoder<W>) -> Result<(), minicbor::encode::Error<W::Error>> {
         match self {
             Self::Hello(m) => {
-                e.map(7)?.u8(0)?.u8(1)?.u8(1)?.u16(m.version_min)?.u8(2)?.u16(m.version_max)?;
+                e.map(7 + u64::from(m.beacon))?.u8(0)?.u8(1)?.u8(1)?.u16(m.version_min)?.u8(2)?.u16(m.version_max)?;
                 e.u8(3)?.u64(m.features)?.u8(4)?.u64(m.required)?.u8(5)?.str(m.name)?.u8(6)?.str(m.software)?;
+                if m.beacon {
+                    e.u8(7)?.bool(true)?;
+                }
             }
             Self::Challenge(m) => {
                 e.map(3)?.u8(0)?.u8(2)?.u8(1)?;
@@ -203,7 +206,7 @@ fn text<'a>(d: &mut Decoder<'a>) -> Read<&'a str> {
 
 impl<'a> Hello<'a> {
     fn read(mut fields: Fields<'a>) -> Read<Self> {
-        let mut hello = Self { version_min: 0, version_max: 0, features: 0, required: 0, name: "", software: "" };
+        let mut hello = Self { version_min: 0, version_max: 0, software: "", features: 0, ..Self::of("") };
         while let Some(key) = fields.next()? {
             match key {
                 1 => hello.version_min = fields.u16()?,
@@ -212,6 +215,7 @@ impl<'a> Hello<'a> {
                 4 => hello.required = fields.u64()?,
                 5 => hello.name = fields.text()?,
                 6 => hello.software = fields.text()?,
+                7 => hello.beacon = fields.bool()?,
                 _ => fields.skip()?,
             }
         }

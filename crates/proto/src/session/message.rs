@@ -47,6 +47,9 @@ pub struct Hello<'a> {
     pub name: &'a str,
     /// The sender's software and version, for logs.
     pub software: &'a str,
+    /// Whether the connection is a beacon: it carries no sessions, and its reset says that the sender's process has died, with
+    /// all that it carried over transports that do not show it.
+    pub beacon: bool,
 }
 
 impl<'a> Hello<'a> {
@@ -59,6 +62,7 @@ impl<'a> Hello<'a> {
             required: 0,
             name,
             software: concat!("phoebus/", env!("CARGO_PKG_VERSION")),
+            beacon: false,
         }
     }
 }

@@ -4,14 +4,14 @@
 //! from every end (a host that is no gateway) to every other end. A session whose path the client leaves open goes to the
 //! gateway nearest its destination.
 
-use super::route::{self, addresses};
-use super::{Error, GatewayReport, Scenario, Testbed, state};
+use super::configuration::{certificate_files, configuration};
+use super::{Error, GatewayReport, Testbed, state};
 use phoebus_proto::endpoint::DEFAULT_PORT;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,12 @@ use std::time::{Duration, Instant};
 pub struct GatewayOptions {
     /// The `phoebus` program.
     pub program: PathBuf,
+    /// What carries sessions between gateways, by its name in their configuration; TCP if nothing is said.
+    pub transport: Option<String>,
+    /// What protects the connections between gateways, by its name in their configuration; nothing if nothing is said.
+    pub security: Option<String>,
+    /// For a transport or protection that needs them.
+    pub certificates: Option<Certificates>,
     /// Settings of the profile towards other gateways, by their keys in a gateway's configuration, such as
     /// `congestion_control`.
     pub wan: BTreeMap<String, String>,
@@ -27,6 +33,21 @@ pub struct GatewayOptions {
     pub lan: BTreeMap<String, String>,
     /// Where the gateways' logs go; otherwise into the testbed's directory, which goes with the testbed.
     pub logs: Option<PathBuf>,
+}
+
+/// Certificates and keys for the gateways of one testbed, in PEM.
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Certificates {
+    /// The certificate of the authority that all trust.
+    pub authority: String,
+    /// Each host's certificate and key.
+    pub hosts: BTreeMap<String, (String, String)>,
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.hosts.keys()).finish()
+    }
 }
 
 /// Running gateways. Dropping it kills them.
@@ -72,6 +93,13 @@ impl Testbed {
             let admin = state::admin_socket(self.directory(), name);
             let text = configuration(scenario, index, self.addresses(name)?, &admin, options);
             let config = self.state.write(&format!("{name}.toml"), &text)?;
+            if let Some(certificates) = &options.certificates {
+                let [certificate_file, key_file, authority_file] = certificate_files(name);
+                let (certificate, key) = certificates.hosts.get(name).map_or(("", ""), |(c, k)| (c, k));
+                self.state.write(&certificate_file, certificate)?;
+                self.state.write_secret(&key_file, key)?;
+                self.state.write(&authority_file, &certificates.authority)?;
+            }
             let log = logs.join(format!("{name}.log"));
             let output = File::create(&log).map_err(Error::state(&log))?;
             let errors = output.try_clone().map_err(Error::state(&log))?;
@@ -157,145 +185,4 @@ fn listeners() -> usize {
     let tables =
         ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default());
     tables.iter().flat_map(|table| table.lines()).filter(|line| listens(line)).count()
-}
-
-/// The configuration of the gateway on the host at `own`.
-fn configuration(scenario: &Scenario, own: usize, listen: &[IpAddr], admin: &Path, options: &GatewayOptions) -> String {
-    let hosts = || scenario.hosts.iter().enumerate();
-    let peers: Vec<_> = hosts().filter(|(index, host)| host.gateway && *index != own).collect();
-    let ends: Vec<_> = hosts().filter(|(_, host)| !host.gateway).collect();
-    // What an end may be called in a session, its addresses alone as a source.
-    let called = |index: usize, name: &str, by_name: bool| -> Vec<String> {
-        let text = addresses(index).into_iter().map(|address| address.to_string());
-        text.chain(by_name.then(|| name.to_owned())).collect()
-    };
-    let routes = ends.iter().filter_map(|&(index, end)| {
-        let nearest = nearest_gateway(scenario, index)?;
-        let via = (nearest != own).then(|| scenario.hosts[nearest].name.clone())?;
-        Some(called(index, &end.name, true).into_iter().map(move |to| Route { to, via: via.clone() }))
-    });
-    let allow = ends.iter().flat_map(|&(index, end)| {
-        let from_end = Allow {
-            from: called(index, &end.name, false),
-            to: ends.iter().filter(|(to, _)| *to != index).flat_map(|&(to, end)| called(to, &end.name, true)).collect(),
-        };
-        let from_peers = Allow {
-            from: peers.iter().map(|(_, peer)| peer.name.clone()).collect(),
-            to: called(index, &end.name, true),
-        };
-        [from_end, from_peers]
-    });
-    let file = Configuration {
-        name: &scenario.hosts[own].name,
-        admin: Admin { socket: admin },
-        profile: BTreeMap::from([("default", &options.lan), ("wan", &options.wan)]),
-        listen: listen
-            .iter()
-            .map(|&address| Listen { address: SocketAddr::new(address, DEFAULT_PORT).to_string() })
-            .collect(),
-        peer: peers
-            .iter()
-            .map(|(_, peer)| Peer {
-                name: &peer.name,
-                address: format!("{}/{DEFAULT_PORT}", peer.name),
-                profile: "wan",
-            })
-            .collect(),
-        route: routes.flatten().collect(),
-        allow: allow.filter(|allow| !allow.from.is_empty() && !allow.to.is_empty()).collect(),
-    };
-    // Text, lists and tables in an order that TOML takes, so this cannot fail; an empty file would be refused at start.
-    toml::to_string(&file).unwrap_or_default()
-}
-
-/// The gateway with the least delay to the host at `to`, among equals the one that the fewest links part from it.
-fn nearest_gateway(scenario: &Scenario, to: usize) -> Option<usize> {
-    let distances = route::distances(scenario, to);
-    let gateways = scenario.hosts.iter().enumerate().filter(|(_, host)| host.gateway);
-    gateways.filter_map(|(index, _)| Some((distances[index]?, index))).min().map(|(_, index)| index)
-}
-
-#[derive(Serialize)]
-struct Configuration<'a> {
-    name: &'a str,
-    admin: Admin<'a>,
-    profile: BTreeMap<&'a str, &'a BTreeMap<String, String>>,
-    listen: Vec<Listen>,
-    peer: Vec<Peer<'a>>,
-    route: Vec<Route>,
-    allow: Vec<Allow>,
-}
-
-#[derive(Serialize)]
-struct Admin<'a> {
-    socket: &'a Path,
-}
-
-#[derive(Serialize)]
-struct Listen {
-    address: String,
-}
-
-#[derive(Serialize)]
-struct Peer<'a> {
-    name: &'a str,
-    address: String,
-    profile: &'a str,
-}
-
-#[derive(Serialize)]
-struct Route {
-    to: String,
-    via: String,
-}
-
-#[derive(Serialize)]
-struct Allow {
-    from: Vec<String>,
-    to: Vec<String>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::LinkConfig;
-
-    #[test]
-    fn each_end_is_reached_by_the_gateway_next_to_it() {
-        let mut scenario = Scenario::sc09();
-        for without_delay in [false, true] {
-            if without_delay {
-                scenario.links.iter_mut().for_each(|link| link.config = LinkConfig::default());
-            }
-            let nearest = |name| nearest_gateway(&scenario, scenario.host(name).unwrap());
-            assert_eq!((nearest("src"), nearest("dst")), (scenario.host("pg1"), scenario.host("pg2")));
-        }
-    }
-
-    #[test]
-    fn the_configuration_of_one_side() {
-        let options = GatewayOptions {
-            wan: BTreeMap::from([("congestion_control".into(), "bbr".into())]),
-            ..GatewayOptions::default()
-        };
-        let text = configuration(&Scenario::sc09(), 1, &addresses(1), Path::new("/run/pg1.socket"), &options);
-        let file: toml::Table = text.parse().unwrap();
-        let expected: toml::Table = r#"
-            name = "pg1"
-            admin = { socket = "/run/pg1.socket" }
-            profile = { default = {}, wan = { congestion_control = "bbr" } }
-            listen = [{ address = "10.9.0.2:5006" }, { address = "[fd09::2]:5006" }]
-            peer = [{ name = "pg2", address = "pg2/5006", profile = "wan" }]
-            route = [{ to = "10.9.0.4", via = "pg2" }, { to = "fd09::4", via = "pg2" }, { to = "dst", via = "pg2" }]
-            allow = [
-                { from = ["10.9.0.1", "fd09::1"], to = ["10.9.0.4", "fd09::4", "dst"] },
-                { from = ["pg2"], to = ["10.9.0.1", "fd09::1", "src"] },
-                { from = ["10.9.0.4", "fd09::4"], to = ["10.9.0.1", "fd09::1", "src"] },
-                { from = ["pg2"], to = ["10.9.0.4", "fd09::4", "dst"] },
-            ]
-        "#
-        .parse()
-        .unwrap();
-        assert_eq!(file, expected, "{text}");
-    }
 }

@@ -37,6 +37,7 @@
 //! directory (see `sentinel.rs`). The sentinel does the same when the owner of the testbed dies, SIGKILL included.
 
 mod conditions;
+mod configuration;
 mod control;
 mod descriptors;
 mod error;
@@ -59,7 +60,7 @@ mod supervisor;
 pub use conditions::{HostConditions, TCP_MEMORY_MAX};
 pub use control::Remote;
 pub use error::Error;
-pub use gateways::{Gateway, GatewayOptions, Gateways};
+pub use gateways::{Certificates, Gateway, GatewayOptions, Gateways};
 pub use link::Link;
 pub use namespace::{Namespaces, gain_privileges};
 pub use report::{GatewayReport, HostReport, LinkReport, Report};

@@ -9,9 +9,9 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -145,6 +145,17 @@ impl StateDir {
         let path = self.path.join(name);
         fs::write(&path, contents).map_err(Error::state(&path))?;
         Ok(path)
+    }
+
+    /// The same, for its owner's eyes alone.
+    pub(super) fn write_secret(&self, name: &str, contents: &str) -> Result<(), Error> {
+        let path = self.path.join(name);
+        let open = || {
+            let mut options = fs::OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            options.open(&path)?.write_all(contents.as_bytes())
+        };
+        open().map_err(Error::state(&path))
     }
 
     pub(super) fn record(&self, namespaces: Vec<u64>) -> Result<(), Error> {

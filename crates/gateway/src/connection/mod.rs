@@ -3,7 +3,10 @@
 //! A stranger costs one task, one descriptor and a few hundred bytes, for as long as the handshake time-out and within the
 //! bounds on pending handshakes. Only a peer may keep a connection idle for longer.
 
-use crate::config::Auth as WantedAuth;
+mod parting;
+
+use crate::caller::Caller;
+use crate::config::{Auth as WantedAuth, Listen};
 use crate::counters::count;
 use crate::handshake::{HandshakeError, greeting, next_request, send_outgoing, send_what_fits};
 use crate::quota::{Full, Slot};
@@ -12,8 +15,9 @@ use crate::request::Request;
 use crate::session::{self, Ready};
 use crate::shared::{Phase, Setup, Shared};
 use crate::workers::Place;
-use phoebus_net::Stream;
-use phoebus_net::tcp::Accepted;
+use parting::Parting;
+use phoebus_net::transport::{Pending, Security};
+use phoebus_net::{Stream, reason};
 use phoebus_proto::session::acceptor::{self, Acceptor, State};
 use phoebus_proto::session::message::{Auth, Challenge, Opened};
 use phoebus_proto::session::{Code, List, Mode};
@@ -25,21 +29,35 @@ use tokio::time::{timeout, timeout_at};
 use tracing::debug;
 
 /// What a listener demands of its connections.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Terms {
+    /// What carries them.
+    pub(crate) transport: Box<str>,
+    pub(crate) security: Security,
     pub(crate) auth: WantedAuth,
     pub(crate) user_timeout: Duration,
 }
 
+impl Terms {
+    pub(crate) fn of(listen: &Listen) -> Arc<Self> {
+        Arc::new(Self {
+            transport: listen.transport.as_str().into(),
+            security: listen.security,
+            auth: listen.auth,
+            user_timeout: listen.profile.user_timeout.0,
+        })
+    }
+}
+
 /// Refusals and challenges on one connection before it is closed: programs try again, they do not try for ever.
 const PATIENCE: u32 = 32;
+/// How long a beacon is kept: keepalive finds out when its sender's host is gone.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long the answer to a greeting may wait for the answer to the request that came with it.
 const TOGETHER: Duration = Duration::from_millis(1);
-/// How long a peer that was refused may take to read why.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Serves `accepted` until it ends, if there are not too many like it.
-pub(crate) fn serve(shared: &Arc<Shared>, accepted: Accepted, from: SocketAddr, terms: Terms) {
+pub(crate) fn serve(shared: &Arc<Shared>, accepted: Box<dyn Pending>, from: SocketAddr, terms: Arc<Terms>) {
     count(&shared.counters.connections);
     let setup = shared.setup();
     let slot = match greeting_slot(shared, &setup, from) {
@@ -56,7 +74,15 @@ pub(crate) fn serve(shared: &Arc<Shared>, accepted: Accepted, from: SocketAddr, 
     let (shared, deadline) = (shared.clone(), Instant::now() + setup.config.limits.handshake_timeout.0);
     // The poller that will watch it is that of the thread which serves it.
     let start = move |place| async move {
-        let Ok(stream) = accepted.into_stream() else { return };
+        let stream = match timeout_at(deadline.into(), accepted.handshake()).await {
+            Ok(Ok(stream)) => stream,
+            failed => {
+                count(&shared.counters.handshakes_failed);
+                let why = failed.map_or_else(|_| "nothing came in time".to_owned(), |result| said(result.err()));
+                debug!(%from, transport = &*terms.transport, "no connection: {why}");
+                return;
+            }
+        };
         let connection = Connection {
             acceptor: Acceptor::new(&shared.setup().config.name),
             shared,
@@ -76,6 +102,10 @@ pub(crate) fn serve(shared: &Arc<Shared>, accepted: Accepted, from: SocketAddr, 
     Place::spawn(place, start);
 }
 
+fn said(error: Option<std::io::Error>) -> String {
+    error.as_ref().map(reason).unwrap_or_default()
+}
+
 /// The right to be a connection that has asked for nothing yet. Peers open many, and are not counted one by one.
 fn greeting_slot(shared: &Shared, setup: &Setup, from: SocketAddr) -> Result<Slot, Full> {
     let limits = &setup.config.limits;
@@ -89,7 +119,7 @@ struct Connection {
     stream: Arc<Stream>,
     acceptor: Acceptor,
     from: SocketAddr,
-    terms: Terms,
+    terms: Arc<Terms>,
     /// As long as it lives.
     counted: Slot,
     /// While it has something to do.
@@ -118,6 +148,7 @@ impl Connection {
     async fn serve(mut self: Box<Self>) {
         loop {
             if let Err(parting) = Box::pin(self.next_request()).await {
+                self.heed(&parting);
                 return Box::pin(self.part(parting)).await;
             }
             let setup = self.shared.setup();
@@ -184,11 +215,13 @@ impl Connection {
             let late = |_| Parting::Late;
             timeout_at(self.deadline.into(), greeting(&self.stream, &mut self.acceptor)).await.map_err(late)??;
             let setup = self.shared.setup();
-            if setup.peer(self.acceptor.peer_name(), self.from.ip()).is_some() {
+            if self.caller(&setup).peer().is_some() {
                 // It opens connections ahead of need, and keeps them between sessions.
                 self.slot = None;
                 self.place = self.place.take().filter(|_| self.acceptor.state() == State::Asked);
-                self.deadline = Instant::now() + setup.config.limits.peer_idle_timeout.0;
+                let idle =
+                    if self.acceptor.peer_is_beacon() { FOREVER } else { setup.config.limits.peer_idle_timeout.0 };
+                self.deadline = Instant::now() + idle;
             }
             drop(setup);
             timeout_at(self.deadline.into(), next_request(&self.stream, &mut self.acceptor)).await.map_err(late)??;
@@ -201,13 +234,29 @@ impl Connection {
         }
     }
 
+    fn caller<'a>(&self, setup: &'a Setup) -> Caller<'a> {
+        Caller::of(setup, self.acceptor.peer_name(), self.from.ip(), &self.stream)
+    }
+
+    /// What is known of who asks: the name of the certificate, or else the address that was given.
+    fn identity(&self) -> &str {
+        let proved = self.stream.identity().and_then(|identity| identity.names.first());
+        proved.map_or(&self.identity, String::as_str)
+    }
+
     fn asked(&mut self, setup: &Setup) -> Asked {
         let request = match self.acceptor.request() {
             Some(request) => request,
             None => return Asked::Refuse(Refusal::new(Code::Internal, "nothing was asked")),
         };
-        let peer = setup.peer(self.acceptor.peer_name(), self.from.ip());
+        let caller = self.caller(setup);
+        if let Some(refusal) = caller.refusal(self.terms.security, &self.stream) {
+            return Asked::Refuse(refusal);
+        }
         match request {
+            _ if self.acceptor.peer_is_beacon() => {
+                Asked::Refuse(Refusal::new(Code::Protocol, "nothing can be asked for on a beacon"))
+            }
             acceptor::Request::Auth(Auth { mechanism: Auth::ANONYMOUS, data }) => match email(data) {
                 Some(address) => {
                     self.identity = address.to_owned();
@@ -222,8 +271,8 @@ impl Connection {
                 self.challenge()
             }
             acceptor::Request::Open(open) => {
-                let peer = peer.map(|pool| pool.peer.name.as_str());
-                Asked::Session(Box::new(Request::new(&open, self.from, peer, &self.identity)))
+                let peer = caller.peer().map(|pool| pool.peer.name.as_str());
+                Asked::Session(Box::new(Request::new(&open, self.from, peer, self.identity())))
             }
             acceptor::Request::Attach(_) => {
                 Asked::Refuse(Refusal::new(Code::Requirement, "this gateway has no bundles of connections"))
@@ -242,7 +291,7 @@ impl Connection {
     /// Connects the next hop, unless who asked goes away or the gateway ends meanwhile.
     async fn prepare(&mut self, setup: &Setup, request: Request) -> Option<Result<Box<Ready>, Refusal>> {
         let Self { shared, stream, acceptor, .. } = self;
-        let mut prepared = pin!(session::prepare(shared, setup, request, stream, self.terms.user_timeout));
+        let mut prepared = pin!(session::prepare(shared, setup, request, stream, &self.terms));
         // On a short path the answer to the greeting goes with the answer to the request.
         if let Ok(result) = timeout(TOGETHER, &mut prepared).await {
             return Some(result);
@@ -262,7 +311,9 @@ impl Connection {
         let reports = ready.hop.reports(&setup.config.name);
         let opened = Opened { session: ready.session(), mode: ready.mode, hops: List::new(&reports) };
         self.acceptor.opened(&opened)?;
-        self.send(setup).await
+        self.send(setup).await?;
+        // What follows is the stream's.
+        Ok(self.stream.unprotect()?)
     }
 
     /// Carries the session. Returns the connection, if it may carry another.
@@ -271,6 +322,11 @@ impl Connection {
         // What only another session would need is not kept through a raw one, which may be idle for hours.
         let next = (ready.mode == Mode::Framed).then(|| Box::new((acceptor, identity)));
         let stream = ready.carry(&shared, &setup, stream).await?;
+        if stream.security() == Security::Auth {
+            // The next request would be unprotected.
+            stream.disarm();
+            return None;
+        }
         let (mut acceptor, identity) = *next?;
         acceptor.next_session().ok()?;
         let deadline = Instant::now() + setup.config.limits.handshake_timeout.0;
@@ -316,50 +372,6 @@ impl Connection {
             Ok(sent) => Ok(sent?),
             Err(_) => Err(HandshakeError::Closed),
         }
-    }
-
-    /// Says why the connection ends, if there is anything to say, and ends it.
-    async fn part(mut self: Box<Self>, why: Parting) {
-        // Those who have left the stage of strangers may go as they please.
-        let stranger = self.slot.take().is_some();
-        match why {
-            // The refusal is among what is to be sent.
-            Parting::Failed(HandshakeError::Protocol(error)) => {
-                count(&self.shared.counters.handshakes_failed);
-                debug!(from = %self.from, "{error}");
-            }
-            Parting::Late if stranger => {
-                count(&self.shared.counters.handshakes_failed);
-                self.acceptor.refuse_because(Code::HandshakeTimeout, "nothing was asked for in time");
-            }
-            Parting::Draining if stranger => self.acceptor.refuse_because(Code::Draining, "the gateway takes no more"),
-            Parting::Failed(_) if self.acceptor.state() == State::Greeting => {
-                count(&self.shared.counters.handshakes_failed);
-            }
-            Parting::Failed(_) | Parting::Late | Parting::Draining => {}
-        }
-        let words = async {
-            send_outgoing(&self.stream, &mut self.acceptor).await?;
-            self.stream.shutdown_write()?;
-            self.stream.delivered(Duration::MAX).await
-        };
-        // One who does not listen is reset.
-        if let Ok(Ok(())) = timeout(LAST_WORDS, words).await {
-            self.stream.disarm();
-        }
-    }
-}
-
-/// Why a connection ends while no session is on it.
-enum Parting {
-    Failed(HandshakeError),
-    Late,
-    Draining,
-}
-
-impl From<HandshakeError> for Parting {
-    fn from(error: HandshakeError) -> Self {
-        Self::Failed(error)
     }
 }
 

@@ -1,0 +1,138 @@
+//! What carries the connections of listeners and peers, and what protects them.
+
+use super::read::Reader;
+use super::{ConfigError, raw};
+use phoebus_net::credentials::{CredentialFiles, Credentials};
+use phoebus_net::transport::{Registry, Security};
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// What this gateway could use.
+pub(super) struct Carriage {
+    /// Names of transports.
+    names: Vec<String>,
+    has_credentials: bool,
+}
+
+/// Names of the transports that this program has.
+pub fn transports() -> Vec<String> {
+    Registry::standard().names().chain(["quic"]).map(str::to_owned).collect()
+}
+
+/// How to get certificates, for whoever has none.
+const MAKE: &str = "expected [tls] with certificate, key and authorities (phoebus cert init makes them)";
+
+impl Carriage {
+    pub(super) fn of(credentials: Option<&Credentials>) -> Self {
+        Self { names: transports(), has_credentials: credentials.is_some() }
+    }
+
+    /// What a connection of this transport can be protected by.
+    fn can(transport: &str) -> &'static [Security] {
+        match transport {
+            "tcp" => &[Security::Encrypt, Security::Auth, Security::None],
+            "quic" => &[Security::Encrypt],
+            // TLS goes over all of them; but what follows it on a transport that is no socket is nobody's gain.
+            _ => &[Security::Encrypt, Security::None],
+        }
+    }
+}
+
+impl Reader<'_> {
+    /// The credentials in the files of `[tls]`, whose names are relative to the configuration.
+    pub(super) fn credentials(&self, tls: &Spanned<raw::Tls>) -> Result<Credentials, ConfigError> {
+        let folder = self.folder();
+        let raw::Tls { certificate, key, authorities, .. } = tls.get_ref();
+        let files = CredentialFiles {
+            certificate: folder.join(certificate),
+            key: folder.join(key),
+            authorities: folder.join(authorities),
+        };
+        Credentials::load(files).map_err(|error| self.at(tls, error.to_string()))
+    }
+
+    /// Where the secret of QUIC's stateless resets is kept: beside the private key, unless something else is said.
+    pub(super) fn reset_key(&self, tls: &Spanned<raw::Tls>) -> PathBuf {
+        let raw::Tls { key, reset_key, .. } = tls.get_ref();
+        self.folder().join(reset_key.clone().unwrap_or_else(|| key.with_extension("reset")))
+    }
+
+    fn folder(&self) -> &Path {
+        self.file.parent().unwrap_or(Path::new(""))
+    }
+
+    /// The transport that is asked for; TCP, which all have, where none is.
+    pub(super) fn transport(
+        &self,
+        wanted: Option<&Spanned<String>>,
+        carriage: &Carriage,
+    ) -> Result<String, ConfigError> {
+        let Some(wanted) = wanted else { return Ok("tcp".to_owned()) };
+        match wanted.get_ref() {
+            name if carriage.names.contains(name) => Ok(name.clone()),
+            _ => Err(self.unknown(wanted, "transport", carriage.names.iter())),
+        }
+    }
+
+    /// The least protection of a listener's connections: where nothing is said the least that there is, since programs come in
+    /// the clear.
+    pub(super) fn least_security(
+        &self,
+        raw::Listen { address, security, .. }: &raw::Listen,
+        transport: &str,
+        carriage: &Carriage,
+    ) -> Result<Security, ConfigError> {
+        match security {
+            Some(wanted) => self.security(wanted, transport, carriage),
+            None => match Carriage::can(transport).last().copied().unwrap_or_default() {
+                least if least > Security::None && !carriage.has_credentials => {
+                    Err(self.at(address, format!("{transport} needs certificates; {MAKE}")))
+                }
+                least => Ok(least),
+            },
+        }
+    }
+
+    /// The protection of connections to and from a peer: all is encrypted unless something else is said.
+    pub(super) fn peer_security(
+        &self,
+        peer: &raw::Peer,
+        transport: &str,
+        carriage: &Carriage,
+    ) -> Result<Security, ConfigError> {
+        match &peer.security {
+            Some(wanted) => self.security(wanted, transport, carriage),
+            None if carriage.has_credentials => Ok(Security::Encrypt),
+            None => {
+                let name = peer.name.get_ref();
+                let message = format!(
+                    "connections to peer \"{name}\" are encrypted unless its security says otherwise, which needs \
+                     certificates; {MAKE}, or security = \"none\""
+                );
+                Err(self.at(&peer.name, message))
+            }
+        }
+    }
+
+    fn security(
+        &self,
+        wanted: &Spanned<String>,
+        transport: &str,
+        carriage: &Carriage,
+    ) -> Result<Security, ConfigError> {
+        const ALL: [Security; 3] = [Security::Encrypt, Security::Auth, Security::None];
+        let names = ALL.map(|security| security.name().to_owned());
+        let found = ALL.into_iter().find(|security| security.name() == wanted.get_ref());
+        let security = found.ok_or_else(|| self.unknown(wanted, "security", names.iter()))?;
+        let can = Carriage::can(transport);
+        if !can.contains(&security) {
+            let can: Vec<_> = can.iter().map(|security| security.name()).collect();
+            let message = format!("{transport} cannot do \"{}\"; expected one of: {}", security.name(), can.join(", "));
+            return Err(self.at(wanted, message));
+        }
+        if security > Security::None && !carriage.has_credentials {
+            return Err(self.at(wanted, format!("\"{}\" needs certificates; {MAKE}", security.name())));
+        }
+        Ok(security)
+    }
+}

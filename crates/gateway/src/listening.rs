@@ -1,0 +1,95 @@
+//! Listeners: bound, accepting, and taken over by the next configuration.
+
+use crate::config::{Config, Listen};
+use crate::connection::{self, Terms};
+use crate::gateway::StartError;
+use crate::shared::Shared;
+use crate::transports::Transports;
+use phoebus_net::reason;
+use phoebus_net::transport::Listener;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tracing::{error, info, warn};
+
+/// Pause before an address is tried again that another socket still has.
+const BIND_AGAIN: Duration = Duration::from_millis(200);
+/// Pause after a failure to accept.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// A listener that accepts.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) listen: Listen,
+    pub(crate) bound: SocketAddr,
+    pub(crate) task: JoinHandle<()>,
+}
+
+/// A listener that is bound and does not accept yet.
+pub(crate) struct Bound {
+    listen: Listen,
+    listener: Box<dyn Listener>,
+    addr: SocketAddr,
+}
+
+/// Binds a listener of `config`, and says where it stands if that cannot be.
+pub(crate) fn bind(config: &Config, transports: &Transports, listen: &Listen) -> Result<Bound, StartError> {
+    let place = || config.listeners.iter().position(|one| one == listen).and_then(|n| config.places.listeners.get(n));
+    let failed = |source| StartError::Listen { place: place().cloned().unwrap_or_default(), source };
+    bind_anew(transports, listen).map_err(failed)
+}
+
+/// Accepts on `bound` from now on.
+pub(crate) fn run(shared: &Arc<Shared>, bound: Bound) -> Running {
+    let Bound { listen, listener, addr } = bound;
+    info!(address = %addr, transport = listen.transport, "listening");
+    if let Some(note) = listener.note() {
+        warn!(address = %addr, "{note}");
+    }
+    Running { task: tokio::spawn(accept(shared.clone(), listener, Terms::of(&listen))), listen, bound: addr }
+}
+
+/// Takes over an address whose listener has just been told to go.
+pub(crate) fn run_when_free(shared: &Arc<Shared>, transports: Arc<Transports>, listen: Listen) -> Running {
+    let (shared, wanted, bound) = (shared.clone(), listen.clone(), listen.address);
+    let task = tokio::spawn(async move {
+        loop {
+            match bind_anew(&transports, &wanted) {
+                Ok(bound) => {
+                    info!(address = %bound.addr, transport = wanted.transport, "listening again");
+                    break accept(shared, bound.listener, Terms::of(&wanted)).await;
+                }
+                Err(error) => {
+                    error!("{error}; trying again");
+                    sleep(BIND_AGAIN).await;
+                }
+            }
+        }
+    });
+    Running { listen, bound, task }
+}
+
+fn bind_anew(transports: &Transports, listen: &Listen) -> Result<Bound, phoebus_net::Error> {
+    let listener = transports.listen(listen)?;
+    let addr = listener.local_addr().unwrap_or(listen.address);
+    Ok(Bound { listen: listen.clone(), listener, addr })
+}
+
+/// Accepts for ever. Nothing is read here, so that no peer holds up another.
+async fn accept(shared: Arc<Shared>, listener: Box<dyn Listener>, terms: Arc<Terms>) {
+    loop {
+        match listener.accept().await {
+            Ok((accepted, from)) => connection::serve(&shared, accepted, from, terms.clone()),
+            // The peer has gone before it was accepted.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                // Out of descriptors, most likely; without a pause this would spin.
+                warn!("cannot accept: {}", reason(&error));
+                sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+}

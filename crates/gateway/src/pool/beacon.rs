@@ -1,0 +1,137 @@
+//! The TCP connection beside a hop over UDP, whose reset says at once that the peer's process has died: the kernel resets what
+//! a dead process had over TCP, and nobody does so for the rest (`docs/protocol/session.md` §6.6).
+
+use super::{Pool, lock};
+use crate::live::Sessions;
+use phoebus_net::Stream;
+use phoebus_net::transport::Transport;
+use phoebus_proto::session::Code;
+use phoebus_proto::session::message::Hello;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+
+/// Pause before a beacon that has ended is lit again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Longest pause between attempts.
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+
+/// How a beacon ended.
+enum Out {
+    /// The peer's process is gone.
+    Dead,
+    /// The peer let the connection go, for reasons of its own.
+    Closed,
+    /// Nothing is heard any more, which may be the path's fault.
+    Silent(io::Error),
+}
+
+impl Pool {
+    /// Keeps a beacon at the peer until the pool is closed. When it shows that the peer has died, the `sessions` that would not
+    /// notice are ended.
+    pub(crate) async fn watch(self: Arc<Self>, sessions: Arc<Sessions>) {
+        let Some(beside) = self.beside.clone() else { return };
+        let (mut pause, mut said) = (AGAIN, false);
+        while !self.closed.load(Ordering::Relaxed) {
+            match timeout(self.limits.greeting, self.light(&beside)).await {
+                Ok(Ok(stream)) => {
+                    (pause, said) = (AGAIN, false);
+                    info!(peer = self.peer.name, "a beacon is lit beside {}", self.peer.transport);
+                    self.has_beacon.store(true, Ordering::Relaxed);
+                    let out = tokio::select! {
+                        out = out(&stream) => out,
+                        () = self.ended.notified() => return stream.disarm(),
+                    };
+                    self.has_beacon.store(false, Ordering::Relaxed);
+                    self.heed(&out, &sessions);
+                }
+                failed => {
+                    let why = match failed {
+                        Ok(Err(refusal)) => refusal.reason,
+                        _ => format!("{} did not answer in time", self.peer.name),
+                    };
+                    if !std::mem::replace(&mut said, true) {
+                        warn!(
+                            peer = self.peer.name,
+                            "no TCP connection beside {}: if {} dies, sessions fail only after its silence ({why})",
+                            self.peer.transport,
+                            self.peer.name,
+                        );
+                    }
+                    pause = (pause * 2).min(AGAIN_MAX);
+                }
+            }
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.ended.notified() => return,
+            }
+        }
+    }
+
+    /// What to say of a hop that should have a beacon and has none.
+    pub(crate) fn unwatched(&self) -> Option<&'static str> {
+        let missing = self.beside.is_some() && !self.has_beacon.load(Ordering::Relaxed);
+        missing.then_some("no TCP connection beside it tells of the peer's death")
+    }
+
+    async fn light(&self, beside: &Arc<dyn Transport>) -> Result<Arc<Stream>, crate::refusal::Refusal> {
+        let stream = self.reach(beside).await?;
+        let hello = Hello { beacon: true, ..Hello::of(&self.own.name) };
+        Ok(self.greet_on(stream, &hello).await?.stream)
+    }
+
+    fn heed(&self, out: &Out, sessions: &Sessions) {
+        let peer = &self.peer.name;
+        match out {
+            Out::Dead => {
+                let ended = sessions.peer_died(peer);
+                self.transport.abandon(peer, Code::Reset, "the peer's process has died");
+                lock(&self.idle).clear();
+                warn!(
+                    peer,
+                    sessions = ended,
+                    "the peer has died: its TCP connection beside {} was reset",
+                    self.peer.transport
+                );
+            }
+            Out::Closed => {
+                // It is going, and has no more use for the others.
+                lock(&self.idle).clear();
+                debug!(peer, "the peer has put the beacon beside {} out", self.peer.transport);
+            }
+            Out::Silent(error) => {
+                info!(
+                    peer,
+                    "the TCP connection beside {} has failed: {}",
+                    self.peer.transport,
+                    phoebus_net::reason(error)
+                );
+            }
+        }
+    }
+}
+
+/// Waits until the beacon is out.
+async fn out(stream: &Stream) -> Out {
+    loop {
+        let read = match stream.readable().await {
+            Ok(()) => stream.try_read(&mut [0; 64]),
+            Err(error) => Err(error),
+        };
+        return match read {
+            // Or a refusal, which comes before an end.
+            Ok(_) => Out::Closed,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) if is_death(&error) => Out::Dead,
+            Err(error) => Out::Silent(error),
+        };
+    }
+}
+
+/// Whether a beacon that fails so says that the process at its other end has died.
+pub(crate) fn is_death(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionReset
+}

@@ -1,0 +1,142 @@
+//! Reaching a peer: its addresses, a connection, its greeting; and what is said when that fails.
+
+use super::{OUT_SIZE, Pool, Warm, lock};
+use crate::handshake::{Asking, HandshakeError, answer};
+use crate::refusal::Refusal;
+use phoebus_net::host::Host;
+use phoebus_net::transport::{Target, Transport};
+use phoebus_net::{Error, Stream, code_of, dial};
+use phoebus_proto::endpoint::Host as HostName;
+use phoebus_proto::session::initiator::State;
+use phoebus_proto::session::message::{Auth, Hello};
+use phoebus_proto::session::{Code, ProtocolError};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tracing::{debug, warn};
+
+impl Pool {
+    /// Whether connections from `addr` are the peer's.
+    pub(crate) fn is_at(&self, addr: IpAddr) -> bool {
+        let addr = addr.to_canonical();
+        self.peer.from.iter().any(|net| net.contains(addr))
+            || matches!(self.peer.address.host, HostName::Addr(own) if own.to_canonical() == addr)
+            || lock(&self.addresses).iter().any(|own| own.ip().to_canonical() == addr)
+    }
+
+    /// Whether `addr` is one of the peer's own, as last resolved.
+    pub(crate) fn leads_to(&self, addr: SocketAddr) -> bool {
+        let same = |own: &SocketAddr| own.port() == addr.port() && own.ip().to_canonical() == addr.ip().to_canonical();
+        lock(&self.addresses).iter().any(same)
+    }
+
+    pub(super) async fn resolve(&self) -> Result<Vec<SocketAddr>, Error> {
+        let port = self.peer.address.port;
+        let found = match &self.peer.address.host {
+            HostName::Addr(addr) => vec![SocketAddr::new(*addr, port)],
+            HostName::Name(name) => dial::resolve(name, port, self.limits.resolving).await?,
+        };
+        lock(&self.addresses).clone_from(&found);
+        Ok(found)
+    }
+
+    /// Connects for sessions.
+    pub(super) async fn dial(&self) -> Result<Stream, Refusal> {
+        let stream = self.reach(&self.transport).await?;
+        self.has_streams.store(stream.has_true_ends(), Ordering::Relaxed);
+        self.counts.dialled.fetch_add(1, Ordering::Relaxed);
+        if let Some(note) = stream.note() {
+            debug!(peer = self.peer.name, "{note}");
+        }
+        Ok(stream)
+    }
+
+    /// Connects to the peer by `transport`.
+    pub(super) async fn reach(&self, transport: &Arc<dyn Transport>) -> Result<Stream, Refusal> {
+        let refused = |error: Error| Refusal::at(&self.peer.name, error.code(), error.to_string());
+        let mut addresses = lock(&self.addresses).clone();
+        if addresses.is_empty() {
+            addresses = self.resolve().await.map_err(refused)?;
+        }
+        let (profile, limit) = (&self.peer.profile, self.limits.greeting);
+        let stream = match addresses[..] {
+            // The greeting can go before there is an answer only where there is no other address to fall back to.
+            [only] => {
+                let target = Target { addr: only, name: self.target.clone(), early: true };
+                transport.connect(&target, profile, limit).await
+            }
+            _ => dial::connect_by(transport, &self.target, &addresses, profile, limit).await,
+        };
+        stream.map_err(refused)
+    }
+
+    /// A connection that is ready for sessions.
+    pub(super) async fn greet(&self) -> Result<Warm, Refusal> {
+        let warm = self.greet_on(self.dial().await?, &Hello::of(&self.own.name)).await?;
+        self.look_at(&warm);
+        Ok(warm)
+    }
+
+    /// Says `hello` on a new connection, and hears the peer's.
+    pub(super) async fn greet_on(&self, stream: Stream, hello: &Hello<'_>) -> Result<Warm, Refusal> {
+        let asking = Asking::greet(vec![0; OUT_SIZE], Vec::new(), hello, self.auth().as_ref());
+        let asking = asking.map_err(|e| self.cannot_ask(&e))?;
+        let mut warm = Warm::new(stream, asking);
+        answer(&warm.stream, &mut warm.asking, &mut false).await.map_err(|error| self.failed(&error))?;
+        if let Some(hello) = warm.asking.hello()
+            && hello.name != self.peer.name
+            && !self.misnamed.swap(true, Ordering::Relaxed)
+        {
+            let calls = hello.name;
+            warn!(peer = self.peer.name, "it calls itself \"{calls}\"; where names differ, loops are found late");
+        }
+        match warm.asking.state() {
+            State::Ready => Ok(warm),
+            _ => Err(self.refused(&warm)),
+        }
+    }
+
+    pub(super) fn refused(&self, warm: &Warm) -> Refusal {
+        match (warm.asking.refused(), warm.asking.state()) {
+            (Some(refused), _) => Refusal::passed_on(&refused),
+            (None, State::Challenged) => {
+                let reason = format!("{} wants authentication, for which nothing is configured here", self.peer.name);
+                Refusal::at(&self.peer.name, Code::AuthRequired, reason)
+            }
+            (None, _) => Refusal::at(&self.peer.name, Code::Protocol, "the peer's answer makes no sense"),
+        }
+    }
+
+    pub(super) fn auth(&self) -> Option<Auth<'_>> {
+        self.own.contact.as_deref().map(|contact| Auth { mechanism: Auth::ANONYMOUS, data: contact.as_bytes() })
+    }
+
+    pub(super) fn failed(&self, error: &HandshakeError) -> Refusal {
+        let code = match error {
+            HandshakeError::Closed => Code::Reset,
+            HandshakeError::Io(error) => code_of(error),
+            HandshakeError::Protocol(_) => Code::Protocol,
+        };
+        let name = &self.peer.name;
+        Refusal::at(name, code, format!("no session through {name} ({}): {error}", self.peer.address))
+    }
+
+    pub(super) fn cannot_ask(&self, error: &ProtocolError) -> Refusal {
+        Refusal::new(Code::Internal, format!("the request cannot be passed to {}: {error}", self.peer.name))
+    }
+
+    /// Once: what the host's settings cost on the way to this peer.
+    pub(super) fn look_at(&self, warm: &Warm) {
+        if self.advised.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Ok(stats) = warm.stream.stats() {
+            for advice in Host::read().advice_for_peer(&self.peer.profile, &stats) {
+                warn!(peer = self.peer.name, "{advice}");
+            }
+        }
+        if let Some(note) = warm.stream.note() {
+            warn!(peer = self.peer.name, "{note}");
+        }
+    }
+}

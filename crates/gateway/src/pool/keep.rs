@@ -1,0 +1,106 @@
+//! Connections that wait: greeted ahead of need, looked after, lent and taken back.
+
+use super::{Pool, Warm, lock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+/// Pause between two looks at the idle connections.
+const LOOK: Duration = Duration::from_secs(1);
+/// Longest pause between attempts to reach a peer that does not answer.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How often a peer's name is resolved again.
+const RESOLVE_AGAIN: Duration = Duration::from_secs(60);
+
+impl Pool {
+    /// Keeps connections ready until the pool is closed: replaces dead ones, fills up to the minimum, closes old ones.
+    pub(crate) async fn maintain(self: Arc<Self>) {
+        let mut retry = LOOK;
+        let mut resolved: Option<Instant> = None;
+        while !self.closed.load(Ordering::Relaxed) {
+            if resolved.is_none_or(|at| at.elapsed() > RESOLVE_AGAIN) {
+                match self.resolve().await {
+                    Ok(_) => resolved = Some(Instant::now()),
+                    Err(error) => warn!(peer = self.peer.name, "{error}"),
+                }
+            }
+            self.sweep();
+            let mut pause = LOOK;
+            while lock(&self.idle).len() < self.least() && !self.closed.load(Ordering::Relaxed) {
+                match timeout(self.limits.greeting, self.greet()).await {
+                    Ok(Ok(warm)) => {
+                        retry = LOOK;
+                        self.keep(warm);
+                    }
+                    failed => {
+                        let why = match failed {
+                            Ok(Err(refusal)) => refusal.reason,
+                            _ => format!("{} did not answer in time", self.peer.name),
+                        };
+                        self.counts.failed.fetch_add(1, Ordering::Relaxed);
+                        warn!(peer = self.peer.name, retry_s = retry.as_secs(), "no connection is ready: {why}");
+                        pause = retry;
+                        retry = (retry * 2).min(RETRY_MAX);
+                        break;
+                    }
+                }
+            }
+            let _ = timeout(pause, self.wanted.notified()).await;
+        }
+    }
+
+    /// The connection used last: its window is the freshest.
+    pub(super) fn take(&self) -> Option<Warm> {
+        if self.has_streams.load(Ordering::Relaxed) {
+            return None;
+        }
+        loop {
+            let warm = lock(&self.idle).pop()?;
+            if lock(&self.idle).len() < self.least() {
+                self.wanted.notify_one();
+            }
+            match warm.stream.is_quiet() {
+                Ok(true) => return warm.rehomed(),
+                _ => self.counts.stale.fetch_add(1, Ordering::Relaxed),
+            };
+        }
+    }
+
+    pub(super) fn keep(&self, mut warm: Warm) {
+        warm.since = Instant::now();
+        let mut idle = lock(&self.idle);
+        if self.closed.load(Ordering::Relaxed) || idle.len() >= self.most() {
+            warm.stream.disarm();
+        } else {
+            idle.push(warm);
+        }
+    }
+
+    /// Drops idle connections that have died, and those above the minimum that are too old.
+    fn sweep(&self) {
+        let mut idle = lock(&self.idle);
+        let before = idle.len();
+        idle.retain(|warm| matches!(warm.stream.is_quiet(), Ok(true)));
+        if idle.len() < before {
+            info!(peer = self.peer.name, lost = before - idle.len(), "idle connections were closed by the peer");
+        }
+        // The one unused for longest stands first.
+        while idle.len() > self.least() && idle.first().is_some_and(|warm| warm.since.elapsed() > self.peer.pool.idle.0)
+        {
+            idle.remove(0).stream.disarm();
+        }
+    }
+
+    /// How many are kept ready. Where sessions are streams of one connection, one of them keeps it up, and shows when it dies.
+    fn least(&self) -> usize {
+        let min = self.peer.pool.min as usize;
+        if self.has_streams.load(Ordering::Relaxed) { min.min(1) } else { min }
+    }
+
+    fn most(&self) -> usize {
+        let max = self.peer.pool.max as usize;
+        if self.has_streams.load(Ordering::Relaxed) { max.min(1) } else { max }
+    }
+}

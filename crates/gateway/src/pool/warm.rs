@@ -1,0 +1,100 @@
+//! A connection to a peer that has greeted, and is free for a session.
+
+use crate::handshake::Asking;
+use phoebus_net::Stream;
+use phoebus_proto::session::Mode;
+use phoebus_proto::session::message::{Open, Opened};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, Id};
+
+/// The longest that a connection is idle before its next request is padded.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// A greeted connection without a session.
+#[derive(Debug)]
+pub(crate) struct Warm {
+    pub(crate) stream: Arc<Stream>,
+    pub(super) asking: Asking,
+    /// Sessions that it has carried.
+    pub(crate) sessions: u32,
+    pub(super) since: Instant,
+    /// The runtime whose poller watches it.
+    home: Id,
+}
+
+impl Warm {
+    /// A connection that was just made, on the runtime of the caller.
+    pub(super) fn new(stream: Stream, asking: Asking) -> Self {
+        Self { stream: Arc::new(stream), asking, sessions: 0, since: Instant::now(), home: Handle::current().id() }
+    }
+
+    /// Whether its transport gives every session a stream of its own: then this one carries one session at most.
+    pub(super) fn is_one_of_many(&self) -> bool {
+        self.stream.has_true_ends()
+    }
+
+    /// How sessions go over it.
+    pub(crate) fn mode(&self) -> Mode {
+        mode_on(&self.stream)
+    }
+
+    /// On the caller's runtime, whose thread will relay it.
+    pub(super) fn rehomed(mut self) -> Option<Self> {
+        let here = Handle::current().id();
+        if self.home == here {
+            return Some(self);
+        }
+        // Status may be looking at it; then it is served across threads, which is only slower.
+        match Arc::try_unwrap(self.stream).map(Stream::rehome) {
+            Ok(Ok(stream)) => (self.stream, self.home) = (Arc::new(stream), here),
+            Ok(Err(_)) => return None,
+            Err(shared) => self.stream = shared,
+        }
+        Some(self)
+    }
+
+    /// How much longer than need be a request must be to fill a segment, on a connection that has been idle.
+    ///
+    /// After 10 s without a good sample of the round trip, bbr measures it anew, for which it sends next to nothing for
+    /// 200 ms and more: at full speed, that is a gap which the rest of a transfer does not make up. It takes a sample from
+    /// the first acknowledgement after idleness instead, unless that may have been delayed, as for less than a segment.
+    pub(super) fn padding(&self) -> u16 {
+        if self.since.elapsed() < FRESH {
+            return 0;
+        }
+        // What does not fit the room for requests is of no use.
+        let segment = self.stream.stats().map_or(0, |stats| stats.segment_size);
+        u16::try_from(segment).ok().filter(|segment| *segment <= Open::PADDING_MAX).unwrap_or(0)
+    }
+
+    /// All but the stream, which someone else is to hold alone.
+    pub(crate) fn unplugged(self) -> Unplugged {
+        Unplugged { asking: self.asking, sessions: self.sessions, home: self.home }
+    }
+
+    /// The peer's OPENED.
+    pub(crate) fn opened(&self) -> Option<Opened<'_>> {
+        self.asking.opened()
+    }
+}
+
+/// A [`Warm`] without its stream.
+pub(crate) struct Unplugged {
+    asking: Asking,
+    sessions: u32,
+    home: Id,
+}
+
+impl Unplugged {
+    /// With its stream again.
+    pub(crate) fn plug(self, stream: Arc<Stream>) -> Warm {
+        let Self { asking, sessions, home } = self;
+        Warm { stream, asking, sessions, since: Instant::now(), home }
+    }
+}
+
+/// How sessions go over this connection: as they are where it has an end and a reset of its own that can be told apart.
+pub(super) fn mode_on(stream: &Stream) -> Mode {
+    if stream.has_true_ends() { Mode::Raw } else { Mode::Framed }
+}

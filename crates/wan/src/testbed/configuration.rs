@@ -1,0 +1,213 @@
+//! What the gateways of a testbed are configured with: peers of each other, open to sessions between the ends.
+
+use super::route::{self, addresses};
+use super::{GatewayOptions, Scenario};
+use phoebus_proto::endpoint::DEFAULT_PORT;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+/// The configuration of the gateway on the host at `own`.
+pub(super) fn configuration(
+    scenario: &Scenario,
+    own: usize,
+    listen: &[IpAddr],
+    admin: &Path,
+    options: &GatewayOptions,
+) -> String {
+    let hosts = || scenario.hosts.iter().enumerate();
+    let peers: Vec<_> = hosts().filter(|(index, host)| host.gateway && *index != own).collect();
+    let ends: Vec<_> = hosts().filter(|(_, host)| !host.gateway).collect();
+    // What an end may be called in a session, its addresses alone as a source.
+    let called = |index: usize, name: &str, by_name: bool| -> Vec<String> {
+        let text = addresses(index).into_iter().map(|address| address.to_string());
+        text.chain(by_name.then(|| name.to_owned())).collect()
+    };
+    let routes = ends.iter().filter_map(|&(index, end)| {
+        let nearest = nearest_gateway(scenario, index)?;
+        let via = (nearest != own).then(|| scenario.hosts[nearest].name.clone())?;
+        Some(called(index, &end.name, true).into_iter().map(move |to| Route { to, via: via.clone() }))
+    });
+    let allow = ends.iter().flat_map(|&(index, end)| {
+        let from_end = Allow {
+            from: called(index, &end.name, false),
+            to: ends.iter().filter(|(to, _)| *to != index).flat_map(|&(to, end)| called(to, &end.name, true)).collect(),
+        };
+        let from_peers = Allow {
+            from: peers.iter().map(|(_, peer)| peer.name.clone()).collect(),
+            to: called(index, &end.name, true),
+        };
+        [from_end, from_peers]
+    });
+    let transport = options.transport.as_deref().unwrap_or("tcp");
+    let beside = (transport != "tcp").then_some(transport);
+    let file = Configuration {
+        name: &scenario.hosts[own].name,
+        admin: Admin { socket: admin },
+        profile: BTreeMap::from([("default", &options.lan), ("wan", &options.wan)]),
+        tls: options.certificates.as_ref().map(|_| Tls::of(&scenario.hosts[own].name)),
+        // The last is TCP: once that listens, all do.
+        listen: [beside, Some("tcp")]
+            .into_iter()
+            .flatten()
+            .flat_map(|transport| listeners(listen, transport))
+            .collect(),
+        peer: peers
+            .iter()
+            .map(|(_, peer)| Peer {
+                name: &peer.name,
+                address: format!("{}/{DEFAULT_PORT}", peer.name),
+                transport,
+                security: options.security.as_deref().unwrap_or("none"),
+                profile: "wan",
+            })
+            .collect(),
+        route: routes.flatten().collect(),
+        allow: allow.filter(|allow| !allow.from.is_empty() && !allow.to.is_empty()).collect(),
+    };
+    // Text, lists and tables in an order that TOML takes, so this cannot fail; an empty file would be refused at start.
+    toml::to_string(&file).unwrap_or_default()
+}
+
+fn listeners<'a>(addresses: &'a [IpAddr], transport: &'a str) -> impl Iterator<Item = Listen<'a>> {
+    let address = |&address: &IpAddr| SocketAddr::new(address, DEFAULT_PORT).to_string();
+    addresses.iter().map(move |host| Listen { address: address(host), transport })
+}
+
+/// Names of the files with the certificate and the key of a host, and of the one with the authority's certificate.
+pub(super) fn certificate_files(host: &str) -> [String; 3] {
+    [format!("{host}.pem"), format!("{host}.key"), "authority.pem".to_owned()]
+}
+
+/// The gateway with the least delay to the host at `to`, among equals the one that the fewest links part from it.
+fn nearest_gateway(scenario: &Scenario, to: usize) -> Option<usize> {
+    let distances = route::distances(scenario, to);
+    let gateways = scenario.hosts.iter().enumerate().filter(|(_, host)| host.gateway);
+    gateways.filter_map(|(index, _)| Some((distances[index]?, index))).min().map(|(_, index)| index)
+}
+
+#[derive(Serialize)]
+struct Configuration<'a> {
+    name: &'a str,
+    admin: Admin<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<Tls>,
+    profile: BTreeMap<&'a str, &'a BTreeMap<String, String>>,
+    listen: Vec<Listen<'a>>,
+    peer: Vec<Peer<'a>>,
+    route: Vec<Route>,
+    allow: Vec<Allow>,
+}
+
+#[derive(Serialize)]
+struct Admin<'a> {
+    socket: &'a Path,
+}
+
+#[derive(Serialize)]
+struct Tls {
+    certificate: String,
+    key: String,
+    authorities: String,
+}
+
+impl Tls {
+    fn of(host: &str) -> Self {
+        let [certificate, key, authorities] = certificate_files(host);
+        Self { certificate, key, authorities }
+    }
+}
+
+#[derive(Serialize)]
+struct Listen<'a> {
+    address: String,
+    transport: &'a str,
+}
+
+#[derive(Serialize)]
+struct Peer<'a> {
+    name: &'a str,
+    address: String,
+    transport: &'a str,
+    security: &'a str,
+    profile: &'a str,
+}
+
+#[derive(Serialize)]
+struct Route {
+    to: String,
+    via: String,
+}
+
+#[derive(Serialize)]
+struct Allow {
+    from: Vec<String>,
+    to: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Certificates;
+    use super::*;
+    use crate::model::LinkConfig;
+
+    #[test]
+    fn each_end_is_reached_by_the_gateway_next_to_it() {
+        let mut scenario = Scenario::sc09();
+        for without_delay in [false, true] {
+            if without_delay {
+                scenario.links.iter_mut().for_each(|link| link.config = LinkConfig::default());
+            }
+            let nearest = |name| nearest_gateway(&scenario, scenario.host(name).unwrap());
+            assert_eq!((nearest("src"), nearest("dst")), (scenario.host("pg1"), scenario.host("pg2")));
+        }
+    }
+
+    #[test]
+    fn the_configuration_of_one_side() {
+        let options = GatewayOptions {
+            wan: BTreeMap::from([("congestion_control".into(), "bbr".into())]),
+            ..GatewayOptions::default()
+        };
+        let text = configuration(&Scenario::sc09(), 1, &addresses(1), Path::new("/run/pg1.socket"), &options);
+        let file: toml::Table = text.parse().unwrap();
+        let expected: toml::Table = r#"
+            name = "pg1"
+            admin = { socket = "/run/pg1.socket" }
+            profile = { default = {}, wan = { congestion_control = "bbr" } }
+            listen = [
+                { address = "10.9.0.2:5006", transport = "tcp" },
+                { address = "[fd09::2]:5006", transport = "tcp" },
+            ]
+            peer = [{ name = "pg2", address = "pg2/5006", transport = "tcp", security = "none", profile = "wan" }]
+            route = [{ to = "10.9.0.4", via = "pg2" }, { to = "fd09::4", via = "pg2" }, { to = "dst", via = "pg2" }]
+            allow = [
+                { from = ["10.9.0.1", "fd09::1"], to = ["10.9.0.4", "fd09::4", "dst"] },
+                { from = ["pg2"], to = ["10.9.0.1", "fd09::1", "src"] },
+                { from = ["10.9.0.4", "fd09::4"], to = ["10.9.0.1", "fd09::1", "src"] },
+                { from = ["pg2"], to = ["10.9.0.4", "fd09::4", "dst"] },
+            ]
+        "#
+        .parse()
+        .unwrap();
+        assert_eq!(file, expected, "{text}");
+    }
+
+    #[test]
+    fn another_transport_has_its_own_listeners() {
+        let options = GatewayOptions {
+            transport: Some("quic".into()),
+            security: Some("encrypt".into()),
+            certificates: Some(Certificates::default()),
+            ..GatewayOptions::default()
+        };
+        let text = configuration(&Scenario::sc09(), 2, &addresses(2), Path::new("/run/pg2.socket"), &options);
+        let file: toml::Table = text.parse().unwrap();
+        let listeners: Vec<_> =
+            file["listen"].as_array().unwrap().iter().map(|one| one["transport"].as_str()).collect();
+        assert_eq!(listeners, [Some("quic"), Some("quic"), Some("tcp"), Some("tcp")], "{text}");
+        assert_eq!(file["peer"][0]["security"].as_str(), Some("encrypt"), "{text}");
+        assert_eq!(file["tls"]["key"].as_str(), Some("pg2.key"), "{text}");
+    }
+}
