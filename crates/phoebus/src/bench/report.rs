@@ -51,7 +51,7 @@ impl Verdict {
 }
 
 impl Report {
-    /// The report in Markdown. Every run's command and conditions stand at its end.
+    /// The report in Markdown. Every run's command stands at its end, with the conditions that differ from the last one's.
     pub(crate) fn to_markdown(&self, results: &Results) -> String {
         let mut text = format!("## {}\n\n{}\n", self.title, self.method);
         for table in &self.tables {
@@ -119,11 +119,13 @@ fn conditions(parts: &[Part]) -> String {
     let mut previous: Option<&Part> = None;
     for part in parts {
         let _ = writeln!(text, "\n`{}` ({})", part.command, part.started);
-        if previous.is_none_or(|previous| previous.conditions != part.conditions) {
+        let known = previous.map_or(&[][..], |previous| &previous.conditions);
+        let changed: Vec<_> = part.conditions.iter().filter(|condition| !known.contains(condition)).collect();
+        if !changed.is_empty() {
             text.push('\n');
-            for (name, value) in &part.conditions {
-                let _ = writeln!(text, "- {name}: {value}");
-            }
+        }
+        for (name, value) in changed {
+            let _ = writeln!(text, "- {name}: {value}");
         }
         previous = Some(part);
     }
@@ -151,10 +153,11 @@ mod tests {
         let part = |command: &str, seed: &str| Part {
             command: command.into(),
             started: "2026-11-21 05:00 UTC".into(),
-            conditions: vec![("seed".into(), seed.into())],
+            conditions: vec![("kernel".into(), "Linux".into()), ("seed".into(), seed.into())],
         };
         let text = conditions(&[part("a", "1"), part("b", "1"), part("c", "2")]);
         assert_eq!((text.matches("- seed: 1").count(), text.matches("- seed: 2").count()), (1, 1));
+        assert_eq!(text.matches("- kernel: Linux").count(), 1);
         assert_eq!(text.matches("(2026-11-21 05:00 UTC)").count(), 3);
     }
 }
