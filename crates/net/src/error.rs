@@ -86,6 +86,11 @@ pub fn code_of(error: &io::Error) -> Code {
         None => match error.kind() {
             // A cut, or what no end that knows the keys has sent.
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Code::Reset,
+            // What a library says in its own words, by the kind that it gave.
+            io::ErrorKind::ConnectionReset => Code::Reset,
+            io::ErrorKind::ConnectionRefused => Code::Refused,
+            io::ErrorKind::HostUnreachable => Code::HostUnreachable,
+            io::ErrorKind::NetworkUnreachable => Code::NetworkUnreachable,
             io::ErrorKind::TimedOut => Code::TimedOut,
             io::ErrorKind::PermissionDenied => Code::AuthFailed,
             _ => Code::ConnectFailed,

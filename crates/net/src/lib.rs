@@ -13,6 +13,7 @@
 //! - [`carrier`]: moves bytes from stream to stream through pipes that belong to a pool, without copying them.
 //! - [`dial`]: names to addresses, addresses to a connection (RFC 8305), all in bounded time.
 //! - [`host`]: what the host's own settings take away from a profile, and the command that would change them.
+//! - [`wrapblock`]: a transport from a library with blocking calls; [`driver`]: such a library from a file (U9–U11).
 //! - [`limits`]: how many descriptors a process may have.
 //!
 //! # The linger discipline
@@ -24,6 +25,7 @@
 pub mod carrier;
 pub mod credentials;
 pub mod dial;
+pub mod driver;
 mod error;
 pub mod host;
 pub mod limits;
@@ -36,6 +38,7 @@ pub mod tcp;
 pub mod tls;
 pub mod transport;
 pub mod udt;
+pub mod wrapblock;
 
 pub use carrier::{Carrier, PipePool};
 pub use error::{Error, code_of, reason};

@@ -1,0 +1,123 @@
+//! A blocking library's listener with the thread that accepts.
+
+use super::duplex::{self, STACK, Setup, Wrapped};
+use super::fault::Fault;
+use super::places::Places;
+use super::{Connection, Listener as Blocking};
+use crate::stream::Stream;
+use crate::transport::{self, Boxed, Pending};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use tokio::sync::{Mutex, mpsc};
+
+/// Connections that wait to be taken: enough for the time until a task runs. More wait in the library's own queue.
+const WAITING: usize = 16;
+/// After a failed accept: descriptors, say, do not come back at once.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A listener. Dropped, it is closed, and with it what nobody has taken.
+#[derive(Debug)]
+pub(super) struct Listener {
+    blocking: Arc<dyn Blocking>,
+    accepted: Mutex<mpsc::Receiver<io::Result<(Accepted, SocketAddr)>>>,
+    over: Arc<AtomicBool>,
+    note: Option<String>,
+}
+
+/// A connection that was accepted; its threads run already.
+#[derive(Debug)]
+struct Accepted(Wrapped);
+
+impl Listener {
+    pub(super) fn start(blocking: Arc<dyn Blocking>, setup: Setup, places: Arc<Places>) -> Result<Self, Fault> {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        let over = Arc::new(AtomicBool::new(false));
+        let note = setup.note.clone();
+        let acceptor = Acceptor { blocking: blocking.clone(), setup, places, over: over.clone() };
+        thread::Builder::new()
+            .name(format!("{}-a", acceptor.setup.name))
+            .stack_size(STACK)
+            .spawn(move || acceptor.run(&sender))?;
+        Ok(Self { blocking, accepted: Mutex::new(receiver), over, note })
+    }
+}
+
+/// What the accepting thread works with.
+struct Acceptor {
+    blocking: Arc<dyn Blocking>,
+    setup: Setup,
+    places: Arc<Places>,
+    over: Arc<AtomicBool>,
+}
+
+impl Acceptor {
+    fn run(self, sender: &mpsc::Sender<io::Result<(Accepted, SocketAddr)>>) {
+        while !self.over.load(Ordering::Relaxed) {
+            let accepted = match self.blocking.accept() {
+                Ok(connection) => match self.take(connection) {
+                    Some(accepted) => accepted,
+                    None => return,
+                },
+                Err(fault) if fault.is_again() => continue,
+                Err(_) if self.over.load(Ordering::Relaxed) => return,
+                Err(fault) => {
+                    thread::sleep(PAUSE);
+                    Err(fault)
+                }
+            };
+            if sender.blocking_send(accepted.map_err(io::Error::from)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Gives a connection its place and its threads. `None` when nobody wants it any more.
+    fn take(&self, connection: Arc<dyn Connection>) -> Option<Result<(Accepted, SocketAddr), Fault>> {
+        let place = self.places.wait(|| self.over.load(Ordering::Relaxed))?;
+        let started = connection.peer_addr().and_then(|from| {
+            let (wrapped, writer) = duplex::start(connection, self.setup.clone(), place)?;
+            thread::Builder::new().name(format!("{}-w", self.setup.name)).stack_size(STACK).spawn(writer)?;
+            Ok((Accepted(wrapped), from))
+        });
+        Some(started)
+    }
+}
+
+impl transport::Listener for Listener {
+    fn accept(&self) -> Boxed<'_, io::Result<(Box<dyn Pending>, SocketAddr)>> {
+        Box::pin(async {
+            match self.accepted.lock().await.recv().await {
+                Some(Ok((accepted, from))) => Ok((Box::new(accepted) as Box<dyn Pending>, from)),
+                Some(Err(error)) => Err(error),
+                // The accepting thread has panicked in the library: there will be no more.
+                None => std::future::pending().await,
+            }
+        })
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.blocking.local_addr()?)
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.blocking.interrupt();
+    }
+}
+
+impl Pending for Accepted {
+    /// The library has settled everything before it accepts.
+    fn handshake(self: Box<Self>) -> Boxed<'static, io::Result<Stream>> {
+        Box::pin(async { Ok(self.0.into()) })
+    }
+}

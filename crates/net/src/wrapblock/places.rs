@@ -1,0 +1,84 @@
+//! Counts the connections of a library, so that their threads stay bounded.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A number of places.
+#[derive(Debug)]
+pub(super) struct Places {
+    taken: Mutex<usize>,
+    freed: Condvar,
+    all: usize,
+}
+
+/// One that is taken. Dropped, it is free again.
+#[derive(Debug)]
+pub(super) struct Place(Arc<Places>);
+
+impl Places {
+    pub(super) fn new(all: usize) -> Arc<Self> {
+        Arc::new(Self { taken: Mutex::new(0), freed: Condvar::new(), all })
+    }
+
+    pub(super) fn all(&self) -> usize {
+        self.all
+    }
+
+    pub(super) fn taken(&self) -> usize {
+        *self.lock()
+    }
+
+    /// A place, if one is free.
+    pub(super) fn take(self: &Arc<Self>) -> Option<Place> {
+        let mut taken = self.lock();
+        (*taken < self.all).then(|| {
+            *taken += 1;
+            Place(self.clone())
+        })
+    }
+
+    /// A place, as soon as one is free; `None` when `over` says that nobody needs it any more.
+    pub(super) fn wait(self: &Arc<Self>, over: impl Fn() -> bool) -> Option<Place> {
+        // How long a place may be waited for that nobody needs.
+        const LOOK: Duration = Duration::from_millis(100);
+        let mut taken = self.lock();
+        while *taken >= self.all {
+            if over() {
+                return None;
+            }
+            taken = self.freed.wait_timeout(taken, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *taken += 1;
+        Some(Place(self.clone()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *self.0.lock() -= 1;
+        self.0.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_free_again_when_it_is_dropped() {
+        let places = Places::new(1);
+        let first = places.take().unwrap();
+        assert!(places.take().is_none() && places.wait(|| true).is_none());
+        let waiting = std::thread::spawn({
+            let places = places.clone();
+            move || places.wait(|| false).is_some()
+        });
+        drop(first);
+        assert!(waiting.join().unwrap());
+        assert_eq!(places.taken(), 0);
+    }
+}
