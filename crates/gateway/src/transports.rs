@@ -1,7 +1,7 @@
 //! What carries this gateway's connections: transports by name and protection, the same before and after a reload as long as
 //! their credentials are.
 
-use crate::config::{Config, Listen, Peer};
+use crate::config::{Config, Driver, Listen, Peer};
 use crate::gateway::StartError;
 use phoebus_net::Error;
 use phoebus_net::credentials::{Credentials, CredentialsError};
@@ -18,6 +18,7 @@ pub(crate) struct Transports {
     registry: Registry,
     /// Also in the registry, if the configuration names it.
     quic: Option<Arc<Quic>>,
+    drivers: Vec<Driver>,
     pub(crate) credentials: Option<Credentials>,
 }
 
@@ -32,7 +33,10 @@ impl Transports {
             registry.add(made.clone());
             quic = Some(made);
         }
-        Ok(Self { registry, quic, credentials: config.credentials.clone() })
+        for driver in &config.drivers {
+            registry.add(driver.transport.clone());
+        }
+        Ok(Self { registry, quic, drivers: config.drivers.clone(), credentials: config.credentials.clone() })
     }
 
     /// Tells all peers that connections are gone which would be taken for alive otherwise.
@@ -44,7 +48,7 @@ impl Transports {
 
     /// Whether these do for `config` too: nothing that connections are made of is different.
     pub(crate) fn suit(&self, config: &Config) -> bool {
-        if self.quic.is_none() && names_quic(config) {
+        if self.drivers != config.drivers || self.quic.is_none() && names_quic(config) {
             return false;
         }
         let files = |credentials: &Option<Credentials>| credentials.as_ref().map(|own| own.files().clone());

@@ -3,12 +3,14 @@
 //! Whatever is wrong is said with file, line, column and what was expected. The default allows nothing: without `[[allow]]`
 //! rules every session is refused (invariant 5).
 
+mod driver;
 mod error;
 mod pattern;
 mod raw;
 mod read;
 mod security;
 
+pub use driver::Driver;
 pub use error::ConfigError;
 pub(crate) use pattern::is_local;
 pub use pattern::{Net, Pattern};
@@ -38,6 +40,8 @@ pub struct Config {
     pub credentials: Option<Credentials>,
     /// The file with the secret of QUIC's stateless resets.
     pub reset_key: Option<PathBuf>,
+    /// Transports from shared libraries, beside those of the program.
+    pub drivers: Vec<Driver>,
     /// An e-mail address, sent to peers that want to know who asks (P26).
     pub contact: Option<String>,
     /// Where it accepts sessions; at least one.

@@ -19,6 +19,8 @@ pub(super) struct File {
     pub(super) listen: Vec<Listen>,
     pub(super) tls: Option<Spanned<Tls>>,
     #[serde(default)]
+    pub(super) driver: Vec<Driver>,
+    #[serde(default)]
     pub(super) profile: BTreeMap<String, Profile>,
     #[serde(default)]
     pub(super) peer: Vec<Peer>,
@@ -43,6 +45,18 @@ pub(super) struct Tls {
     pub(super) authorities: PathBuf,
     /// The secret of QUIC's stateless resets, made at the first start.
     pub(super) reset_key: Option<PathBuf>,
+}
+
+/// A transport from a shared library.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Driver {
+    pub(super) name: Spanned<String>,
+    pub(super) library: Spanned<PathBuf>,
+    #[serde(default)]
+    pub(super) options: BTreeMap<String, Spanned<toml::Value>>,
+    pub(super) connections: Option<NonZeroUsize>,
+    pub(super) buffer: Option<ByteSize>,
 }
 
 #[derive(Deserialize)]

@@ -26,7 +26,8 @@ impl Reader<'_> {
         let profiles = self.profiles(raw.profile, &raw.limits);
         let credentials = raw.tls.as_ref().map(|tls| self.credentials(tls)).transpose()?;
         let reset_key = raw.tls.as_ref().map(|tls| self.reset_key(tls));
-        let carriage = Carriage::of(credentials.as_ref());
+        let drivers = self.drivers(&raw.driver)?;
+        let carriage = Carriage::of(credentials.as_ref(), &drivers);
         let listeners = self.listeners(&raw.listen, &profiles, &carriage)?;
         let peers = self.peers(&raw.peer, &profiles, &carriage, &name)?;
         let routes = self.routes(&raw.route, &profiles, &peers)?;
@@ -41,6 +42,7 @@ impl Reader<'_> {
             name,
             credentials,
             reset_key,
+            drivers,
             contact: raw.contact,
             listeners,
             peers,

@@ -1,7 +1,7 @@
 //! What carries the connections of listeners and peers, and what protects them.
 
 use super::read::Reader;
-use super::{ConfigError, raw};
+use super::{ConfigError, Driver, raw};
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_net::transport::{Registry, Security};
 use std::path::{Path, PathBuf};
@@ -23,8 +23,9 @@ pub fn transports() -> Vec<String> {
 const MAKE: &str = "expected [tls] with certificate, key and authorities (phoebus cert init makes them)";
 
 impl Carriage {
-    pub(super) fn of(credentials: Option<&Credentials>) -> Self {
-        Self { names: transports(), has_credentials: credentials.is_some() }
+    pub(super) fn of(credentials: Option<&Credentials>, drivers: &[Driver]) -> Self {
+        let drivers = drivers.iter().map(|driver| driver.name.clone());
+        Self { names: transports().into_iter().chain(drivers).collect(), has_credentials: credentials.is_some() }
     }
 
     /// What a connection of this transport can be protected by.
