@@ -4,8 +4,9 @@
 mod certificates;
 
 use certificates::Place;
-use phoebus_net::tls::{Offer, Tls, listener};
+use phoebus_net::tls::{Offer, Tls, listener as listener_over};
 use phoebus_net::transport::{Security, Target, Transport};
+use phoebus_net::udt::Udt;
 use phoebus_net::{Error, Profile, Stream, tcp};
 use std::future::Future;
 use std::io;
@@ -64,7 +65,7 @@ fn target(addr: SocketAddr, name: &str) -> Target {
 async fn meet(place: &Place, transport: Tls, name: &str, offer: Offer) -> (Result<Stream, Error>, io::Result<Stream>) {
     let profile = Profile::default();
     let under = tcp::listen("127.0.0.1:0".parse().unwrap(), &profile).unwrap();
-    let listener = listener(Box::new(under), &place.credentials("pg2"), offer);
+    let listener = listener_over(Box::new(under), &place.credentials("pg2"), offer);
     let to = target(listener.local_addr().unwrap(), name);
     let accept = async {
         let (pending, _) = listener.accept().await.unwrap();
@@ -168,7 +169,7 @@ async fn cut_after(
 ) -> (Stream, Stream, TcpStream, TcpStream) {
     let profile = Profile::default();
     let under = tcp::listen("127.0.0.1:0".parse().unwrap(), &profile).unwrap();
-    let listener = listener(Box::new(under), &place.credentials("pg2"), offer);
+    let listener = listener_over(Box::new(under), &place.credentials("pg2"), offer);
     let middle = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let to = target(middle.local_addr().unwrap(), "pg2");
     let settled = tokio::sync::Notify::new();
@@ -198,8 +199,16 @@ async fn cut_after(
     let ((client, server), (mut near, mut far)) = bounded(async { tokio::join!(ends, relay) }).await;
     write_all(&client, b"a message").await.unwrap();
     client.shutdown_write().unwrap();
+    // Two records: the message, and close_notify.
     let mut sent = Vec::new();
-    near.read_to_end(&mut sent).await.unwrap();
+    for _ in 0..2 {
+        let start = sent.len();
+        sent.resize(start + 5, 0);
+        bounded(near.read_exact(&mut sent[start..])).await.unwrap();
+        let len = usize::from(u16::from_be_bytes([sent[start + 3], sent[start + 4]]));
+        sent.resize(start + 5 + len, 0);
+        bounded(near.read_exact(&mut sent[start + 5..])).await.unwrap();
+    }
     far.write_all(&sent[..passed.min(sent.len())]).await.unwrap();
     far.write_all(then).await.unwrap();
     far.shutdown().await.unwrap();
@@ -290,7 +299,7 @@ async fn one_listener_serves_all_that_it_offers() {
     let place = Place::new();
     let profile = Profile::default();
     let under = tcp::listen("127.0.0.1:0".parse().unwrap(), &profile).unwrap();
-    let listener = listener(Box::new(under), &place.credentials("pg2"), ANY);
+    let listener = listener_over(Box::new(under), &place.credentials("pg2"), ANY);
     let to = target(listener.local_addr().unwrap(), "pg2");
     let plain: Arc<dyn Transport> = Arc::new(tcp::Tcp);
     let kinds: [(Arc<dyn Transport>, Security); 3] = [
@@ -314,7 +323,7 @@ async fn one_listener_serves_all_that_it_offers() {
     }
     // Without the leave of the listener, nobody comes without TLS.
     let under = tcp::listen("127.0.0.1:0".parse().unwrap(), &profile).unwrap();
-    let strict = phoebus_net::tls::listener(Box::new(under), &place.credentials("pg2"), ENCRYPT);
+    let strict = listener_over(Box::new(under), &place.credentials("pg2"), ENCRYPT);
     let to = target(strict.local_addr().unwrap(), "pg2");
     let connect = async {
         let client = plain.connect(&to, &profile, LIMIT).await.unwrap();
@@ -373,6 +382,32 @@ async fn auth_that_ends_below_before_tls_does_is_cut() {
         let (_client, server, _near, _far) = cut_after(&place, transport, AUTH, passed, b"").await;
         assert_eq!(read_to_end(&server).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
+}
+
+#[tokio::test]
+async fn udt_can_be_encrypted_too_and_has_half_close_then() {
+    let place = Place::new();
+    let (profile, under) = (Profile::default(), Arc::new(Udt::default()));
+    let listener = under.listen("127.0.0.1:0".parse().unwrap(), &profile).unwrap();
+    let listener = listener_over(listener, &place.credentials("pg2"), ENCRYPT);
+    let transport = Tls::encrypt(place.credentials("pg1")).over(under, "udt-tls");
+    assert_eq!(transport.name(), "udt-tls");
+    let to = target(listener.local_addr().unwrap(), "pg2");
+    let accept = async { listener.accept().await.unwrap().0.handshake().await };
+    let (a, b) = bounded(async { tokio::join!(transport.connect(&to, &profile, LIMIT), accept) }).await;
+    let (a, b) = (a.unwrap(), b.unwrap());
+    assert_eq!((a.security(), b.identity().unwrap().names.as_slice()), (Security::Encrypt, &["pg1".to_owned()][..]));
+    let all = bytes(4_000_000);
+    let send = async {
+        write_all(&a, &all).await?;
+        a.shutdown_write()
+    };
+    let (sent, got) = tokio::join!(send, read_to_end(&b));
+    sent.unwrap();
+    assert!(got.unwrap() == all);
+    write_all(&b, b"an answer").await.unwrap();
+    b.shutdown_write().unwrap();
+    assert_eq!(read_to_end(&a).await.unwrap(), b"an answer");
 }
 
 #[test]

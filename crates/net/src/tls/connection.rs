@@ -50,8 +50,9 @@ struct State {
     flusher: Option<AbortHandle>,
     /// Who waits for it.
     writer: Option<Waker>,
-    /// This end's stream has ended, and what is below is to be told so after the last record.
+    /// This end's stream has ended.
     ending: bool,
+    /// What is below was told so, where that is what ends the stream.
     ended: bool,
     disarmed: bool,
 }
@@ -104,7 +105,8 @@ impl Shared {
             let n = self.io.try_write(state.engine.outgoing(), more)?;
             state.engine.sent(n);
         }
-        if state.ending && !state.ended {
+        // Where all is encrypted, close_notify has said it, also over what has no half-close of its own.
+        if state.ending && !state.ended && self.mode == Mode::Auth {
             self.io.shutdown_write()?;
             state.ended = true;
         }
@@ -380,8 +382,9 @@ pub(super) async fn settle(io: &Stream, engine: &mut Engine) -> Result<(), Settl
 /// kernel reset the connection before it has read the reason.
 async fn part(io: &Stream, engine: &mut Engine) -> io::Result<()> {
     send_all(io, engine).await?;
-    io.shutdown_write()?;
     io.disarm();
+    // Where there is no half-close, the alert has to do.
+    let _ = io.shutdown_write();
     let mut rest = [0; 1024];
     for _ in 0..LAST_READS {
         io.readable().await?;
