@@ -66,8 +66,7 @@ fn run(options: &Options) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::Setup(format!("cannot start: {}", reason(&error))))?;
     runtime.block_on(async {
-        let address = resolve(&options.address)?;
-        let (port, stream) = open(options, address).await?;
+        let (port, stream) = open(options, &resolve(&options.address)?).await?;
         if let Some(note) = stream.note() {
             eprintln!("udtcat: {note}");
         }
@@ -84,37 +83,55 @@ fn run(options: &Options) -> Result<(), Failure> {
     })
 }
 
-fn resolve(address: &str) -> Result<SocketAddr, Failure> {
+fn resolve(address: &str) -> Result<Vec<SocketAddr>, Failure> {
     let failed = |why: String| Failure::Setup(format!("cannot use \"{address}\": {why}"));
-    let mut found = address.to_socket_addrs().map_err(|error| failed(reason(&error)))?;
-    found.next().ok_or_else(|| failed("it has no address".to_owned()))
+    Ok(address.to_socket_addrs().map_err(|error| failed(reason(&error)))?.collect())
 }
 
 /// The one connection, and the port that it is on.
-async fn open(options: &Options, address: SocketAddr) -> Result<(Port, Stream), Failure> {
-    let failed = |error: phoebus_net::Error| Failure::Setup(error.to_string());
-    let bind = |at: SocketAddr| {
-        Port::bind(at).map_err(|error| Failure::Setup(format!("cannot use the UDP address {at}: {}", reason(&error))))
-    };
-    let (profile, limit) = (options.profile(), options.timeout.0);
+async fn open(options: &Options, addresses: &[SocketAddr]) -> Result<(Port, Stream), Failure> {
     if options.listen {
-        let listener = bind(address)?.listen(&profile).map_err(failed)?;
-        let port = listener.port().clone();
-        eprintln!("udtcat: listening on {}", port.local_addr());
-        let accepted = listener.accept().await;
-        let (accepted, _) = accepted.map_err(|error| Failure::Setup(format!("cannot accept: {}", reason(&error))))?;
-        return Ok((port, accepted.into_stream()));
+        return accept(options, addresses).await;
     }
+    let mut failed = Failure::Setup(format!("\"{}\" has no address that can be used", options.address));
+    // One after the other: whoever wants to wait for less than all of them names one.
+    for address in addresses {
+        if options.rendezvous.is_some_and(|local| local.is_ipv4() != address.is_ipv4()) {
+            continue;
+        }
+        match connect(options, *address).await {
+            Ok(opened) => return Ok(opened),
+            Err(failure) => failed = failure,
+        }
+    }
+    Err(failed)
+}
+
+async fn connect(options: &Options, address: SocketAddr) -> Result<(Port, Stream), Failure> {
     let local = options.rendezvous.unwrap_or_else(|| match address {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         SocketAddr::V6(_) => ([0u16; 8], 0).into(),
     });
-    let port = bind(local)?;
+    let (port, profile, limit) = (bind(local)?, options.profile(), options.timeout.0);
     let stream = match options.rendezvous {
         Some(_) => port.meet(address, &profile, limit).await,
         None => port.connect(address, &profile, limit).await,
     };
-    Ok((port, stream.map_err(failed)?))
+    Ok((port, stream.map_err(|error| Failure::Setup(error.to_string()))?))
+}
+
+async fn accept(options: &Options, addresses: &[SocketAddr]) -> Result<(Port, Stream), Failure> {
+    let address = addresses.first().ok_or_else(|| Failure::Setup(format!("\"{}\" has no address", options.address)))?;
+    let port = bind(*address)?;
+    let listener = port.listen(&options.profile()).map_err(|error| Failure::Setup(error.to_string()))?;
+    eprintln!("udtcat: listening on {}", port.local_addr());
+    let accepted = listener.accept().await;
+    let (accepted, _) = accepted.map_err(|error| Failure::Setup(format!("cannot accept: {}", reason(&error))))?;
+    Ok((port, accepted.into_stream()))
+}
+
+fn bind(at: SocketAddr) -> Result<Port, Failure> {
+    Port::bind(at).map_err(|error| Failure::Setup(format!("cannot use the UDP address {at}: {}", reason(&error))))
 }
 
 /// One line about what was moved.

@@ -34,6 +34,8 @@ impl Factory for Model {
             min_rtt_next: Duration::MAX,
             round: 0,
             round_ends: 0,
+            is_limited: true,
+            heard_at: now,
             plateau: (0.0, 0),
             lost: 0,
             acked: 0,
@@ -61,6 +63,10 @@ struct Control {
     /// Rounds since the beginning, and how much is delivered when this one ends.
     round: u64,
     round_ends: u64,
+    /// Whether all samples of this round show what the application had, and not what the path gave.
+    is_limited: bool,
+    /// When anything was last known to have arrived.
+    heard_at: Duration,
     /// While starting up: the rate that was not exceeded by a quarter, and for how many rounds.
     plateau: (f64, u32),
     /// Packets lost and acknowledged in this round.
@@ -114,6 +120,8 @@ impl Filter {
 impl Control {
     /// 2 / ln 2: with it, what is delivered doubles every round.
     const STARTUP: f64 = 2.885;
+    /// As much under way as that takes. More would only wait in a queue when the end of the path's rate is reached.
+    const STARTUP_WINDOW: f64 = 2.0;
     const CRUISE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
     /// More loss than this is not taken for the path's.
     const LOSS_MAX: f64 = 0.1;
@@ -124,6 +132,8 @@ impl Control {
     /// After how long the minimum round-trip time is measured again, and how long that takes at least.
     const MIN_RTT_AGE: Duration = Duration::from_secs(10);
     const PROBE_TIME: Duration = Duration::from_millis(200);
+    /// After so long without a word of packets, none is under way.
+    const PAUSE: Duration = Duration::from_secs(1);
 
     /// Packets that the path holds without a queue.
     fn path_packets(&self) -> f64 {
@@ -132,6 +142,10 @@ impl Control {
 
     fn take_rtt(&mut self, now: Duration, path: &Path, rtt: Option<Duration>) {
         let Some(rtt) = rtt else { return };
+        // What goes after a pause finds no queue of this connection's: there is nothing to be let go to measure.
+        if now > self.heard_at + Self::PAUSE {
+            (self.min_rtt, self.min_rtt_at) = (rtt, now);
+        }
         self.min_rtt_next = self.min_rtt_next.min(rtt);
         if !self.min_rtt_measured || rtt <= self.min_rtt {
             (self.min_rtt, self.min_rtt_at, self.min_rtt_measured) = (rtt, now, true);
@@ -159,7 +173,8 @@ impl Control {
             self.bound *= 1.1;
         }
         (self.lost, self.acked) = (0, 0);
-        if self.phase == Phase::Startup {
+        // An application that has little to send does not show where the path ends.
+        if self.phase == Phase::Startup && !self.is_limited {
             let rate = self.rate.get();
             if rate > self.plateau.0 * 1.25 {
                 self.plateau = (rate, 0);
@@ -207,15 +222,16 @@ impl Control {
             return;
         }
         let (gain, window_gain) = match self.phase {
-            Phase::Startup => (Self::STARTUP, Self::STARTUP),
-            Phase::Drain => (1.0 / Self::STARTUP, Self::STARTUP),
+            Phase::Startup => (Self::STARTUP, Self::STARTUP_WINDOW),
+            Phase::Drain => (1.0 / Self::STARTUP, Self::STARTUP_WINDOW),
             Phase::Cruise { step, .. } => (Self::CRUISE[step], 2.0),
             Phase::Probe { .. } => (1.0, 0.5),
         };
         // What is received waits for an acknowledgement for up to a SYN, or until there are 64 packets, which a receiver
         // that takes them in batches sees late. Without room for it a window could never grow on a short path.
         let held = (rate * SYN.as_secs_f64()).min(64.0 + rate * Self::BATCH.as_secs_f64());
-        let window = ((self.path_packets() + held) * window_gain).min(self.bound).max(Self::WINDOW_MIN);
+        // The same for every flow: it is what lets the small ones among several grow.
+        let window = ((self.path_packets() + held) * window_gain + Self::WINDOW_MIN).min(self.bound);
         let window = window.min(f64::from(path.window_max.min(self.window_max))) as u32;
         self.pace = Pace { interval: 1e9 / (rate * gain), window };
     }
@@ -227,10 +243,13 @@ impl Controller for Control {
         self.acked += u64::from(ack.count);
         if let Some(sample) = &ack.sample {
             if sample.delivered_before >= self.round_ends {
-                self.round += 1;
                 self.round_ends = ack.delivered;
-                self.rate.advance(self.round);
                 self.end_of_round(path);
+                // A round that has shown nothing makes nothing old: a connection may idle, and go on at its rate.
+                if !std::mem::replace(&mut self.is_limited, true) {
+                    self.round += 1;
+                    self.rate.advance(self.round);
+                }
             }
             // Samples leave repairs out, which take their share of the path as well.
             let rate = f64::from(sample.delivered) / sample.interval.as_secs_f64().max(1e-6);
@@ -240,7 +259,9 @@ impl Controller for Control {
             if is_long && (!sample.app_limited || rate > self.rate.get()) {
                 self.rate.sample(self.round, rate);
             }
+            self.is_limited &= sample.app_limited || !is_long;
         }
+        self.heard_at = now;
         self.next_phase(now, path);
         self.decide(path);
     }
