@@ -23,6 +23,8 @@ const RECEIVED_MAX: usize = 16;
 const DATAGRAM_MAX: usize = 65_536;
 /// Calls after which connections are looked at, though more may have arrived.
 const RECEIVES: usize = 4;
+/// A wait that takes no longer has found something at once.
+const AT_ONCE: Duration = Duration::from_micros(10);
 /// Batches that a connection sends in its turn.
 const BATCHES: usize = 8;
 
@@ -304,7 +306,8 @@ impl Driver {
         if socket.contains(PollFlags::ERR) {
             hub.socket.clear_error();
         }
-        self.slept = true;
+        // A datagram that was there already has waited for this thread, and shows no time of the path.
+        self.slept = self.hub.now() - now > AT_ONCE;
         self.may_receive = !socket.is_empty();
     }
 }

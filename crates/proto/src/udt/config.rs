@@ -31,7 +31,8 @@ pub struct Config {
     pub linger: Duration,
     /// What may be sent in so long is sent together: 1 ms, which is one call per batch at 1 Gbit/s.
     pub quantum: Duration,
-    /// How much of what a late driver has missed it may send at once: 4 ms, a few ticks of a coarse timer.
+    /// How much of what a late driver has missed it may send at once: 20 ms, for so long does a busy machine keep a thread
+    /// waiting. Two quanta at most after a pause in which there was nothing to send.
     pub catch_up: Duration,
     /// Most bits per second, counted from the IP header on, whatever the control says.
     pub rate_limit: Option<u64>,
@@ -87,7 +88,7 @@ impl Default for Config {
             keep_alive: Duration::from_secs(1),
             linger: Duration::from_secs(180),
             quantum: Duration::from_millis(1),
-            catch_up: Duration::from_millis(4),
+            catch_up: Duration::from_millis(20),
             rate_limit: None,
             control: Arc::new(Native),
         }

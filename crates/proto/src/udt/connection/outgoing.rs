@@ -89,7 +89,10 @@ impl Open {
                     self.drop_due = Some(Body::Drop { message, first, last });
                     break;
                 }
-                None => break,
+                None => {
+                    self.pacer.rest();
+                    break;
+                }
             };
             let size = HEADER_LEN + len;
             if at > 0 && size > segment || buf.len() < at + size {

@@ -14,6 +14,8 @@ pub(in crate::udt) struct Pacer {
     next: u128,
     quantum: u128,
     catch_up: u128,
+    /// There was nothing to send: what was not sent meanwhile was not missed.
+    is_resting: bool,
 }
 
 const FRACTION_BITS: u32 = 16;
@@ -25,7 +27,12 @@ fn fixed(time: Duration) -> u128 {
 impl Pacer {
     /// Collects packets for `quantum`, and makes up for lateness of up to `catch_up`.
     pub(in crate::udt) fn new(quantum: Duration, catch_up: Duration) -> Self {
-        Self { next: 0, quantum: fixed(quantum), catch_up: fixed(catch_up.max(2 * quantum)) }
+        Self { next: 0, quantum: fixed(quantum), catch_up: fixed(catch_up.max(2 * quantum)), is_resting: false }
+    }
+
+    /// Nothing may be sent, though it is time.
+    pub(in crate::udt) fn rest(&mut self) {
+        self.is_resting = true;
     }
 
     /// Whether a packet may go.
@@ -36,7 +43,8 @@ impl Pacer {
     /// A packet goes that takes `part` of the `interval`, in nanoseconds, of a full one.
     pub(in crate::udt) fn charge(&mut self, now: Duration, interval: f64, part: f64) {
         let cost = interval * part * f64::from(1u32 << FRACTION_BITS);
-        self.next = self.next.max(fixed(now).saturating_sub(self.catch_up)) + cost as u128;
+        let missed = if std::mem::take(&mut self.is_resting) { 2 * self.quantum } else { self.catch_up };
+        self.next = self.next.max(fixed(now).saturating_sub(missed)) + cost as u128;
     }
 
     /// When to come for the next packets, after the last answer that none may go.
@@ -83,6 +91,24 @@ mod tests {
         }
         // What takes longer than a quantum goes packet by packet, but for what was missed before the start.
         assert_eq!(second(3_000_000.0, us(0)).1, 2);
+    }
+
+    #[test]
+    fn a_pause_is_not_made_up_for() {
+        let mut pacer = Pacer::new(us(1000), us(20_000));
+        pacer.charge(us(1_000_000), 100_000.0, 1.0);
+        let batch = |pacer: &mut Pacer, at| {
+            let mut count = 0;
+            while pacer.is_ready(at) {
+                pacer.charge(at, 100_000.0, 1.0);
+                count += 1;
+            }
+            count
+        };
+        batch(&mut pacer, us(1_000_000));
+        pacer.rest();
+        assert_eq!(batch(&mut pacer, us(2_000_000)), 21);
+        assert_eq!(batch(&mut pacer, us(3_000_000)), 201);
     }
 
     #[test]
