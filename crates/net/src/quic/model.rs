@@ -9,6 +9,9 @@
 //! quinn asks a controller for a window alone, and paces at 5/4 of it per round trip. So the window is what is steered: the
 //! rate follows from it, by its own acknowledgements.
 
+#[cfg(test)]
+mod tests;
+
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory};
 use std::any::Any;
@@ -248,8 +251,10 @@ impl Control {
     }
 }
 
-impl Controller for Control {
-    fn on_sent(&mut self, now: Instant, bytes: u64, _last: u64) {
+/// What a connection tells, apart from quinn's types.
+impl Control {
+    /// Bytes go.
+    fn sent(&mut self, now: Instant, bytes: u64) {
         if self.in_flight == 0 {
             (self.delivered_at, self.first_sent_at) = (now, now);
         }
@@ -268,7 +273,8 @@ impl Controller for Control {
         }
     }
 
-    fn on_ack(&mut self, _now: Instant, sent: Instant, bytes: u64, _app_limited: bool, _rtt: &RttEstimator) {
+    /// A packet sent at `sent` has arrived: one of those that an acknowledgement tells of.
+    fn arrived(&mut self, sent: Instant, bytes: u64) {
         self.batch_acked += bytes;
         if self.newest.is_none_or(|newest| newest.at < sent) {
             let at = self.sent.partition_point(|other| other.at <= sent);
@@ -277,7 +283,8 @@ impl Controller for Control {
         }
     }
 
-    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, _largest: Option<u64>) {
+    /// That was all of the acknowledgement.
+    fn acknowledged(&mut self, now: Instant, in_flight: u64, app_limited: bool) {
         self.in_flight = in_flight;
         self.acked += self.batch_acked;
         self.delivered += self.batch_acked;
@@ -295,17 +302,7 @@ impl Controller for Control {
                 self.rates[self.round % self.rates.len()] = 0.0;
                 self.end_of_round(newest.app_limited);
             }
-            let sending = newest.at.saturating_duration_since(newest.first_sent_at);
-            let interval = now.saturating_duration_since(newest.delivered_at).max(sending);
-            let rate = (self.delivered - newest.delivered) as f64 / interval.as_secs_f64().max(1e-6);
-            // What was lost took its share of the path as well.
-            let rate = rate / (1.0 - self.loss.min(LOSS_MAX));
-            // Samples over less than a round trip see bursts of acknowledgements, not the path.
-            let is_long = self.min_rtt.is_some_and(|least| interval >= least);
-            if is_long && (!newest.app_limited || rate > self.rate()) {
-                let best = &mut self.rates[self.round % 10];
-                *best = best.max(rate);
-            }
+            self.take_rate(now, &newest);
             let forget = newest.at.checked_sub((self.rtt * 4).max(Duration::from_secs(1)));
             while forget.is_some_and(|forget| self.sent.front().is_some_and(|sent| sent.at < forget)) {
                 self.sent.pop_front();
@@ -316,20 +313,55 @@ impl Controller for Control {
         self.batch_acked = 0;
     }
 
-    fn on_congestion_event(&mut self, now: Instant, _sent: Instant, persistent: bool, lost: u64) {
+    /// What was delivered since `newest` was sent, and in what time, is a sample of the rate.
+    fn take_rate(&mut self, now: Instant, newest: &Sent) {
+        let sending = newest.at.saturating_duration_since(newest.first_sent_at);
+        let interval = now.saturating_duration_since(newest.delivered_at).max(sending);
+        let rate = (self.delivered - newest.delivered) as f64 / interval.as_secs_f64().max(1e-6);
+        // What was lost took its share of the path as well.
+        let rate = rate / (1.0 - self.loss.min(LOSS_MAX));
+        // Samples over less than a round trip see bursts of acknowledgements, not the path.
+        let is_long = self.min_rtt.is_some_and(|least| interval >= least);
+        if is_long && (!newest.app_limited || rate > self.rate()) {
+            let rates = self.rates.len();
+            let best = &mut self.rates[self.round % rates];
+            *best = best.max(rate);
+        }
+    }
+
+    /// Bytes were lost, or, if none, marked by a router instead (ECN). `persistent`: nothing got through for long.
+    fn missing(&mut self, now: Instant, lost: u64, persistent: bool) {
         self.lost += lost;
         self.in_flight = self.in_flight.saturating_sub(lost);
         if lost == 0 {
-            // A router marked a packet instead of dropping it (ECN): a queue, by its own word.
+            // A queue, by the router's own word.
             self.overflow();
         }
         if persistent {
-            // Nothing got through for several round trips: what was known of the path is void.
+            // What was known of the path is void.
             let fresh = Self::new(now, self.mtu as u16);
             let window = LEAST * self.mtu;
             let (delivered, sent, in_flight) = (self.delivered, std::mem::take(&mut self.sent), self.in_flight);
             *self = Self { delivered, sent, in_flight, window, random: self.random, ..fresh };
         }
+    }
+}
+
+impl Controller for Control {
+    fn on_sent(&mut self, now: Instant, bytes: u64, _last: u64) {
+        self.sent(now, bytes);
+    }
+
+    fn on_ack(&mut self, _now: Instant, sent: Instant, bytes: u64, _app_limited: bool, _rtt: &RttEstimator) {
+        self.arrived(sent, bytes);
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, _largest: Option<u64>) {
+        self.acknowledged(now, in_flight, app_limited);
+    }
+
+    fn on_congestion_event(&mut self, now: Instant, _sent: Instant, persistent: bool, lost: u64) {
+        self.missing(now, lost, persistent);
     }
 
     fn on_mtu_update(&mut self, mtu: u16) {

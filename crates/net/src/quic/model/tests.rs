@@ -1,0 +1,139 @@
+//! The control on paths in virtual time: one sender that always has something to send, as quinn sends, and a bottleneck with a
+//! queue in front of it.
+
+use super::*;
+
+const MTU: u64 = 1452;
+
+/// A path, and what is on it.
+struct Path {
+    /// Bytes per second of the bottleneck, and bytes that its queue holds.
+    rate: f64,
+    queue: f64,
+    /// Without the queue, both ways together.
+    rtt: f64,
+    /// The fraction that is lost whatever happens.
+    loss: f64,
+    random: u64,
+    busy_until: f64,
+}
+
+impl Path {
+    fn new(rate: f64, rtt: f64, queue: f64, loss: f64) -> Self {
+        Self { rate: rate / 8.0, queue: queue * rate / 8.0 * rtt, rtt, loss, random: 7, busy_until: 0.0 }
+    }
+
+    /// When a packet sent at `now` is at the other end, if it gets there.
+    fn carry(&mut self, now: f64) -> Option<f64> {
+        let starts = self.busy_until.max(now);
+        if (starts - now) * self.rate > self.queue {
+            return None;
+        }
+        self.busy_until = starts + MTU as f64 / self.rate;
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let lost = (self.random >> 11) as f64 / (1u64 << 53) as f64;
+        (lost >= self.loss).then_some(self.busy_until + self.rtt / 2.0)
+    }
+}
+
+/// What came of it from `from` seconds on: the fraction of the rate that was delivered, that of packets lost, and the mean
+/// round trip in units of the least.
+#[derive(Debug)]
+struct Outcome {
+    used: f64,
+    lost: f64,
+    rtt: f64,
+}
+
+fn run(mut path: Path, from: f64, seconds: f64) -> Outcome {
+    let start = Instant::now();
+    let at = |t: f64| start + Duration::from_secs_f64(t);
+    let mut control = Control::new(start, MTU as u16);
+    control.random = 1;
+    // Packets in the order of their sending: when they were sent, and when the other end has them.
+    let mut under_way: VecDeque<(f64, Option<f64>)> = VecDeque::new();
+    let (mut now, mut paced, mut smoothed) = (0.0, 0.0, path.rtt);
+    let (mut packets, mut delivered, mut lost, mut rtts) = (0.0, 0.0, 0.0, 0.0);
+    while now < seconds {
+        // Ten datagrams at a time, at 5/4 of the window per round trip.
+        let window = control.window() as f64;
+        let room = |under_way: &VecDeque<_>| (under_way.len() + 10) as f64 * MTU as f64 <= window;
+        while now >= paced && room(&under_way) {
+            for _ in 0..10 {
+                under_way.push_back((now, path.carry(now)));
+            }
+            control.sent(at(now), 10 * MTU);
+            paced = paced.max(now - 0.002) + 10.0 * MTU as f64 * smoothed / (1.25 * window);
+        }
+        let next = if room(&under_way) { paced } else { f64::INFINITY };
+        // Every tenth that arrives is acknowledged, and that tells of all before it.
+        let tenth = under_way.iter().enumerate().filter(|(_, packet)| packet.1.is_some()).nth(9);
+        let heard = tenth.map(|(index, (_, arrived))| (index, arrived.unwrap() + path.rtt / 2.0));
+        match heard {
+            Some((index, heard)) if heard <= next => {
+                now = now.max(heard);
+                let told: Vec<_> = under_way.drain(..=index).collect();
+                let missing = told.iter().filter(|(_, arrived)| arrived.is_none()).count() as u64;
+                for (sent, _) in told.iter().filter(|(_, arrived)| arrived.is_some()) {
+                    control.arrived(at(*sent), MTU);
+                }
+                control.acknowledged(at(now), (under_way.len() as u64 + missing) * MTU, false);
+                if missing > 0 {
+                    control.missing(at(now), missing * MTU, false);
+                }
+                let rtt = now - told[index].0;
+                smoothed += (rtt - smoothed) / 8.0;
+                if now > from {
+                    packets += told.len() as f64;
+                    delivered += told.len() as f64 - missing as f64;
+                    lost += missing as f64;
+                    rtts += rtt * told.len() as f64;
+                }
+            }
+            _ if next.is_finite() => now = next,
+            // All that is left was lost: quinn would probe.
+            _ => {
+                now += 2.0 * smoothed;
+                let bytes = under_way.len() as u64 * MTU;
+                under_way.clear();
+                control.missing(at(now), bytes.max(1), false);
+            }
+        }
+    }
+    let most = path.rate * (seconds - from);
+    Outcome { used: delivered * MTU as f64 / most, lost: lost / packets, rtt: rtts / packets / path.rtt }
+}
+
+#[test]
+fn a_long_path_is_filled_whether_it_loses_packets_or_not() {
+    for (loss, least) in [(0.0, 0.97), (1e-4, 0.97), (1e-3, 0.96), (1e-2, 0.94)] {
+        let outcome = run(Path::new(1e9, 0.1, 1.3, loss), 2.0, 12.0);
+        assert!(outcome.used > least && outcome.rtt < 1.45, "loss {loss}: {outcome:?}");
+    }
+}
+
+#[test]
+fn it_is_filled_within_seconds() {
+    let outcome = run(Path::new(1e9, 0.1, 1.3, 1e-4), 1.5, 3.0);
+    assert!(outcome.used > 0.9, "{outcome:?}");
+}
+
+#[test]
+fn short_queues_and_slow_paths_are_used_too() {
+    for (rate, rtt, queue) in [(1e9, 0.1, 0.25), (1e8, 0.02, 0.5), (1e7, 0.2, 1.0), (1e10, 0.001, 1.0)] {
+        let outcome = run(Path::new(rate, rtt, queue, 0.0), 4.0, 12.0);
+        assert!(outcome.used > 0.85 && outcome.lost < 0.05, "{rate} bit/s, {rtt} s, queue {queue}: {outcome:?}");
+    }
+}
+
+#[test]
+fn heavy_loss_leaves_no_more_gaps_than_the_receiver_takes() {
+    let mut control = Control::new(Instant::now(), 1452);
+    control.rates[0] = 1.25e8;
+    control.min_rtt = Some(Duration::from_millis(300));
+    (control.phase, control.loss) = (Phase::Drain, 0.1);
+    control.decide();
+    assert!(control.window / control.mtu * control.loss <= GAPS);
+}
