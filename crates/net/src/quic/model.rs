@@ -33,12 +33,13 @@ impl ControllerFactory for Model {
 const INITIAL: f64 = 32.0;
 /// Packets that may always be under way.
 const LEAST: f64 = 16.0;
-/// Growth of the window in a round trip while the rate is being found: 2 / ln 2, with which delivery doubles.
-const STARTUP: f64 = 2.885;
+/// Growth of the window in a round trip while the rate is being found. With BBR's 2.885, a queue of less than two products
+/// overflows, and the receiver has more gaps than quinn takes ([`GAPS`]).
+const STARTUP: f64 = 2.0;
 /// What is kept under way, in products of rate and round trip, in the eight steps of a cycle: a probe for more, the pause
 /// that lets its queue go, and six with enough in hand for acknowledgements that come late.
 const CRUISE: [f64; 8] = [1.35, 0.95, 1.15, 1.15, 1.15, 1.15, 1.15, 1.15];
-/// Loss in one round that means nothing even when there is a queue.
+/// Loss in one round that means nothing, in addition to what the path loses anyway.
 const LOSS_TOLERATED: f64 = 0.02;
 /// More loss than this is not taken for the path's.
 const LOSS_MAX: f64 = 0.1;
@@ -46,7 +47,7 @@ const LOSS_MAX: f64 = 0.1;
 const MIN_RTT_AGE: Duration = Duration::from_secs(10);
 const PROBE_TIME: Duration = Duration::from_millis(200);
 /// Gaps that may be in what the peer has: quinn ends the connection at 1024 of them in one stream.
-const GAPS: f64 = 600.0;
+const GAPS: f64 = 500.0;
 /// Sent packets whose deliveries can be told apart: a round trip at any rate that a processor can encrypt.
 const REMEMBERED: usize = 1 << 16;
 
@@ -93,6 +94,8 @@ struct Control {
     lost: u64,
     acked: u64,
     loss: f64,
+    /// The fraction that is lost without any queue.
+    floor: f64,
     /// Bytes under way at which the bottleneck's buffer overflowed.
     bound: f64,
     /// The most that one acknowledgement told of lately: what may come late.
@@ -127,6 +130,7 @@ impl Control {
             lost: 0,
             acked: 0,
             loss: 0.0,
+            floor: 0.0,
             bound: f64::INFINITY,
             batch: 0.0,
             in_flight: 0,
@@ -179,7 +183,13 @@ impl Control {
     fn end_of_round(&mut self, app_limited: bool) {
         let loss = self.lost as f64 / (self.lost + self.acked).max(1) as f64;
         self.loss += (loss - self.loss) / 8.0;
-        if loss > LOSS_TOLERATED && self.is_queued() {
+        if matches!(self.phase, Phase::Cruise { step: 2, .. }) {
+            // These packets were sent in the pause, when no queue lost them.
+            self.floor += (loss - self.floor) / 4.0;
+        }
+        // Less than a queue that shows, but more than chance: a short buffer overflows.
+        let is_cruising = matches!(self.phase, Phase::Cruise { .. }) && self.lost as f64 > 10.0 * self.mtu;
+        if loss > LOSS_TOLERATED && self.is_queued() || loss > 2.0 * LOSS_TOLERATED + self.floor && is_cruising {
             self.overflow();
         } else {
             self.bound *= 1.1;
@@ -318,8 +328,8 @@ impl Control {
         let sending = newest.at.saturating_duration_since(newest.first_sent_at);
         let interval = now.saturating_duration_since(newest.delivered_at).max(sending);
         let rate = (self.delivered - newest.delivered) as f64 / interval.as_secs_f64().max(1e-6);
-        // What was lost took its share of the path as well.
-        let rate = rate / (1.0 - self.loss.min(LOSS_MAX));
+        // What the path itself lost took its share of it as well.
+        let rate = rate / (1.0 - self.floor.min(LOSS_MAX));
         // Samples over less than a round trip see bursts of acknowledgements, not the path.
         let is_long = self.min_rtt.is_some_and(|least| interval >= least);
         if is_long && (!newest.app_limited || rate > self.rate()) {
