@@ -39,6 +39,9 @@ const STARTUP: f64 = 2.0;
 /// What is kept under way, in products of rate and round trip, in the eight steps of a cycle: a probe for more, the pause
 /// that lets its queue go, and six with enough in hand for acknowledgements that come late.
 const CRUISE: [f64; 8] = [1.35, 0.95, 1.15, 1.15, 1.15, 1.15, 1.15, 1.15];
+/// How long a busy host takes to answer, however short the path: a window for less would leave both ends waiting for each
+/// other's threads.
+const HOSTS: Duration = Duration::from_micros(500);
 /// Loss in one round that means nothing, in addition to what the path loses anyway.
 const LOSS_TOLERATED: f64 = 0.02;
 /// More loss than this is not taken for the path's.
@@ -149,9 +152,9 @@ impl Control {
         self.rates.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Bytes that the path holds without a queue.
+    /// Bytes that the path holds without a queue; that of a path within a machine room is in its hosts.
     fn product(&self) -> f64 {
-        self.rate() * self.min_rtt.unwrap_or_default().as_secs_f64()
+        self.rate() * self.min_rtt.map_or(Duration::ZERO, |least| least.max(HOSTS)).as_secs_f64()
     }
 
     fn take_rtt(&mut self, now: Instant, rtt: Duration) {
