@@ -33,9 +33,12 @@ impl ControllerFactory for Model {
 const INITIAL: f64 = 32.0;
 /// Packets that may always be under way.
 const LEAST: f64 = 16.0;
-/// Growth of the window in a round trip while the rate is being found. With BBR's 2.885, a queue of less than two products
-/// overflows, and the receiver has more gaps than quinn takes ([`GAPS`]).
-const STARTUP: f64 = 2.0;
+/// Growth of the window in a round trip while the rate is being found: 2 / ln 2, with which delivery doubles.
+const STARTUP: f64 = 2.885;
+/// The same for windows of more packets than [`LARGE`]: with BBR's, a queue of less than two products overflows, and the
+/// receiver has more gaps than quinn takes ([`GAPS`]).
+const STARTUP_LARGE: f64 = 2.0;
+const LARGE: f64 = 1024.0;
 /// What is kept under way, in products of rate and round trip, in the eight steps of a cycle: a probe for more, the pause
 /// that lets its queue go, and six with enough in hand for acknowledgements that come late.
 const CRUISE: [f64; 8] = [1.35, 0.95, 1.15, 1.15, 1.15, 1.15, 1.15, 1.15];
@@ -252,7 +255,8 @@ impl Control {
         let target = match self.phase {
             _ if product <= 0.0 => self.window,
             Phase::Startup => {
-                let most = (product * STARTUP + self.batch).max(self.window.min(INITIAL * self.mtu));
+                let gain = if self.window > LARGE * self.mtu { STARTUP_LARGE } else { STARTUP };
+                let most = (product * gain + self.batch).max(self.window.min(INITIAL * self.mtu));
                 (self.window + self.batch_acked as f64).min(most)
             }
             Phase::Drain => product,
