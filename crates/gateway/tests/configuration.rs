@@ -129,7 +129,7 @@ fn what_is_wrong_is_said_with_its_place() {
     for (more, expected) in [
         (
             "nmae = 1",
-            "pg.toml:4:1: unknown field `nmae`, expected one of `address`, `transport`, `security`, `profile`, `auth`",
+            "pg.toml:4:1: unknown field `nmae`, expected one of `address`, `transport`, `security`, `public`, `unprotected`",
         ),
         ("[limits]\nsesions = 1", "pg.toml:5:1: unknown field `sesions`, expected one of `sessions`"),
         ("[limits]\nsessions = 0", "pg.toml:5:12: invalid value: integer `0`, expected a nonzero u32"),
@@ -159,6 +159,7 @@ fn what_is_wrong_is_said_with_its_place() {
             "pg.toml:4:1: cannot read /nonexistent/a.pem: no such file or directory",
         ),
         ("transport = \"quic\"", "pg.toml:3:11: quic needs certificates; expected [tls] with certificate, key"),
+        ("transport = \"udt\"\npublic = true", "pg.toml:3:11: on a public listener, anyone could forge packets of udt"),
         ("security = \"tls\"", "pg.toml:4:12: there is no security \"tls\"; expected one of: encrypt, auth, none"),
         ("[[peer]]\nname = \"pg1\"\naddress = \"a/1\"", "pg.toml:5:8: \"pg1\" is this gateway's own name"),
         ("[[peer]]\nname = \"direct\"\naddress = \"a/1\"", "pg.toml:5:8: \"direct\" is no name for a peer"),

@@ -26,6 +26,9 @@ pub struct Profile {
     /// It is measured by whoever owns the stream ([`crate::Stats::unheard`]) and not by `TCP_USER_TIMEOUT`: since
     /// Linux 5.11 that one also ends a connection whose receiver has merely stopped reading and answers every probe.
     pub user_timeout: Span,
+    /// How long nothing at all may be heard over UDT or QUIC, where idle connections say that they are there. 30 s by default:
+    /// a route heals within 10 s, or not soon. On QUIC, the lesser of both ends' counts.
+    pub idle_timeout: Span,
     /// Idle time after which the kernel asks whether the peer is still there. 60 s by default, below the time-outs of
     /// most address translators.
     pub keepalive_idle: Span,
@@ -56,6 +59,7 @@ impl Default for Profile {
             congestion_control: CongestionControl::Auto,
             no_delay: true,
             user_timeout: Span(Duration::from_secs(300)),
+            idle_timeout: Span(Duration::from_secs(30)),
             keepalive_idle: Span(Duration::from_secs(60)),
             keepalive_interval: Span(Duration::from_secs(15)),
             keepalive_probes: 4,

@@ -65,6 +65,12 @@ pub(super) struct Listen {
     pub(super) address: Spanned<String>,
     pub(super) transport: Option<Spanned<String>>,
     pub(super) security: Option<Spanned<String>>,
+    /// Whether it is reached over networks that are not trusted.
+    #[serde(default)]
+    pub(super) public: bool,
+    /// Whether it may be so although packets can be forged there.
+    #[serde(default)]
+    pub(super) unprotected: bool,
     pub(super) profile: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) auth: Auth,

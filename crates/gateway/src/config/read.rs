@@ -4,14 +4,19 @@ use super::security::Carriage;
 use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Places, Pool, Route, Rule, Source, pattern, raw};
 use phoebus_net::Profile;
 use phoebus_proto::endpoint::is_name;
+use phoebus_proto::units::Span;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use toml::Spanned;
 
 /// Most threads that relay: more processors than any host has, and few enough to start.
 const THREADS_MAX: usize = 1024;
+
+/// Shortest time in which nothing may be heard of a peer: some round trips of a long path.
+const IDLE_MIN: Duration = Duration::from_secs(1);
 
 /// What a message is said about.
 pub(super) struct Reader<'a> {
@@ -23,6 +28,10 @@ impl Reader<'_> {
     pub(super) fn config(&self, raw: raw::File) -> Result<Config, ConfigError> {
         let name = self.name(raw.name.as_ref())?;
         self.limits(&raw.limits)?;
+        if let Some((name, _)) = raw.profile.iter().find(|(_, profile)| profile.idle_timeout.0 < IDLE_MIN) {
+            let message = format!("profile.{name}.idle_timeout is too short; expected at least {}", Span(IDLE_MIN));
+            return Err(self.whole(&message));
+        }
         let profiles = self.profiles(raw.profile, &raw.limits);
         let credentials = raw.tls.as_ref().map(|tls| self.credentials(tls)).transpose()?;
         let reset_key = raw.tls.as_ref().map(|tls| self.reset_key(tls));

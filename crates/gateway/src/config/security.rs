@@ -79,19 +79,29 @@ impl Reader<'_> {
     /// the clear.
     pub(super) fn least_security(
         &self,
-        raw::Listen { address, security, .. }: &raw::Listen,
+        listen: &raw::Listen,
         transport: &str,
         carriage: &Carriage,
     ) -> Result<Security, ConfigError> {
-        match security {
-            Some(wanted) => self.security(wanted, transport, carriage),
+        let address = &listen.address;
+        let least = match &listen.security {
+            Some(wanted) => self.security(wanted, transport, carriage)?,
             None => match Carriage::can(transport).last().copied().unwrap_or_default() {
                 least if least > Security::None && !carriage.has_credentials => {
-                    Err(self.at(address, format!("{transport} needs certificates; {MAKE}")))
+                    return Err(self.at(address, format!("{transport} needs certificates; {MAKE}")));
                 }
-                least => Ok(least),
+                least => least,
             },
+        };
+        // Whoever guesses or sees a few numbers can send packets that count as the peer's; TCP at least checks those.
+        if listen.public && !listen.unprotected && least == Security::None && transport != "tcp" {
+            let message = format!(
+                "on a public listener, anyone could forge packets of {transport}, and so end or change sessions; expected \
+                 security = \"encrypt\", or unprotected = true beside public = true"
+            );
+            return Err(self.at(address, message));
         }
+        Ok(least)
     }
 
     /// The protection of connections to and from a peer: all is encrypted unless something else is said.

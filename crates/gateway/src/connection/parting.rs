@@ -37,6 +37,7 @@ impl Connection {
             && let Some(pool) = self.caller(&setup).peer()
         {
             let (peer, sessions) = (&pool.peer.name, self.shared.sessions.peer_died(&pool.peer.name));
+            pool.give_up();
             warn!(peer, sessions, "the peer has died: its beacon was reset");
         }
     }

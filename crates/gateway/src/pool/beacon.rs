@@ -77,6 +77,12 @@ impl Pool {
         missing.then_some("no TCP connection beside it tells of the peer's death")
     }
 
+    /// Lets everything go that is connected to a peer that has died.
+    pub(crate) fn give_up(&self) {
+        self.transport.abandon(&self.peer.name, Code::Reset, "the peer's process has died");
+        lock(&self.idle).clear();
+    }
+
     async fn light(&self, beside: &Arc<dyn Transport>) -> Result<Arc<Stream>, crate::refusal::Refusal> {
         let stream = self.reach(beside).await?;
         let hello = Hello { beacon: true, ..Hello::of(&self.own.name) };
@@ -88,8 +94,7 @@ impl Pool {
         match out {
             Out::Dead => {
                 let ended = sessions.peer_died(peer);
-                self.transport.abandon(peer, Code::Reset, "the peer's process has died");
-                lock(&self.idle).clear();
+                self.give_up();
                 warn!(
                     peer,
                     sessions = ended,

@@ -62,7 +62,6 @@ enum Arrived {
 struct Server {
     base: ServerConfig,
     credentials: Credentials,
-    idle: Duration,
     profile: Profile,
     local: SocketAddr,
     note: Option<Arc<str>>,
@@ -100,7 +99,6 @@ pub(super) fn listen(
     let server = Arc::new(Server {
         base,
         credentials: credentials.clone(),
-        idle: options.idle_timeout,
         profile: profile.clone(),
         local,
         note: note.clone(),
@@ -192,7 +190,7 @@ impl Server {
         let mut config = self.base.clone();
         config.crypto = Arc::new(crypto);
         let payload = socket::payload(incoming.remote_address()).min(PAYLOAD_MAX);
-        config.transport = Arc::new(settings::transport(&self.profile, self.idle, payload, gauge));
+        config.transport = Arc::new(settings::transport(&self.profile, payload, gauge));
         let connecting = incoming.accept_with(Arc::new(config)).map_err(|error| words(&error))?;
         connecting.await.map_err(|error| words(&error))
     }

@@ -52,19 +52,10 @@ use std::time::Duration;
 pub const ALPN: &[u8] = b"phoebus/1";
 
 /// What can be chosen besides profiles.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// For the connections that a listener accepts; none: one that does not outlive the process.
     pub reset_key: Option<ResetKey>,
-    /// After how long without any packet a connection counts as dead, with all sessions on it. 30 s by default: a route
-    /// heals within 10 s, or not soon. The lesser of both ends' counts.
-    pub idle_timeout: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { reset_key: None, idle_timeout: Duration::from_secs(30) }
-    }
 }
 
 /// QUIC as a transport.
@@ -85,7 +76,7 @@ impl Quic {
     pub fn new(credentials: Credentials, options: Options) -> io::Result<Self> {
         let drivers = Drivers::start()?;
         let known = Arc::new(Known::default());
-        let peers = Peers::new(drivers.clone(), credentials.clone(), options.idle_timeout, known.clone());
+        let peers = Peers::new(drivers.clone(), credentials.clone(), known.clone());
         Ok(Self { drivers, credentials, options, known, peers })
     }
 

@@ -38,7 +38,6 @@ type Slot = Arc<Turn<Option<Warm>>>;
 pub(super) struct Peers {
     drivers: Arc<Drivers>,
     credentials: Credentials,
-    idle: Duration,
     known: Arc<Known>,
     slots: Mutex<HashMap<Key, Slot>>,
     /// One for each family of addresses.
@@ -58,8 +57,8 @@ struct Warm {
 }
 
 impl Peers {
-    pub(super) fn new(drivers: Arc<Drivers>, credentials: Credentials, idle: Duration, known: Arc<Known>) -> Self {
-        Self { drivers, credentials, idle, known, slots: Mutex::default(), endpoints: Mutex::default() }
+    pub(super) fn new(drivers: Arc<Drivers>, credentials: Credentials, known: Arc<Known>) -> Self {
+        Self { drivers, credentials, known, slots: Mutex::default(), endpoints: Mutex::default() }
     }
 
     /// A new stream to `to`.
@@ -103,7 +102,7 @@ impl Peers {
         let crypto = QuicClientConfig::try_from(self.credentials.client_config(&[ALPN])).map_err(io::Error::other);
         let mut config = ClientConfig::new(Arc::new(crypto.map_err(failed)?));
         let payload = socket::payload(to.addr).min(PAYLOAD_MAX);
-        config.transport_config(Arc::new(settings::transport(profile, self.idle, payload, &gauge)));
+        config.transport_config(Arc::new(settings::transport(profile, payload, &gauge)));
         let connecting = own.endpoint.connect_with(config, to.addr, &to.name).map_err(|error| match error {
             ConnectError::InvalidServerName(name) => Error::Untrusted {
                 to: to.addr.to_string(),

@@ -48,8 +48,9 @@ impl Windows {
 }
 
 /// The settings of one connection. Datagrams of up to `payload` bytes are tried.
-pub(super) fn transport(profile: &Profile, idle: Duration, payload: u16, gauge: &Arc<Gauge>) -> TransportConfig {
+pub(super) fn transport(profile: &Profile, payload: u16, gauge: &Arc<Gauge>) -> TransportConfig {
     let windows = Windows::of(profile);
+    let idle = profile.idle_timeout.0;
     let idle_millis = VarInt::from_u32(u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
     let mut acknowledge = AckFrequencyConfig::default();
     acknowledge.ack_eliciting_threshold(ACKNOWLEDGE_EVERY.into());

@@ -30,6 +30,7 @@ pub(super) fn config(profile: &Profile, peer: SocketAddr, limit: Option<Duration
         send_buffer: packets(profile.send_buffer),
         receive_buffer: packets(profile.receive_buffer),
         rate_limit,
+        idle_timeout: profile.idle_timeout.0,
         control: control(profile.congestion_control, rate_limit)?,
         ..Config::default()
     };

@@ -8,6 +8,7 @@ use phoebus_net::quic::{Options, Quic, ResetKey};
 use phoebus_net::transport::Transport;
 use phoebus_net::{Error, Profile};
 use phoebus_proto::session::Code;
+use phoebus_proto::units::Span;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::UdpSocket;
 use std::path::Path;
@@ -206,11 +207,11 @@ async fn a_killed_gateway_is_an_error_at_once_when_it_is_back() {
 async fn a_killed_gateway_is_an_error_after_silence() {
     let place = Place::new();
     place.credentials("pg2.test");
-    let options = Options { idle_timeout: Duration::from_secs(2), ..Options::default() };
-    let client = Quic::new(place.credentials("pg1.test"), options).unwrap();
+    let client = Quic::new(place.credentials("pg1.test"), Options::default()).unwrap();
+    let profile = Profile { idle_timeout: Span(Duration::from_secs(2)), ..Profile::default() };
     let mut gateway = Gateway::start(place.dir.path(), loopback());
     let to = target(gateway.addr, "pg2.test");
-    let stream = client.connect(&to, &Profile::default(), PATIENCE).await.unwrap();
+    let stream = client.connect(&to, &profile, PATIENCE).await.unwrap();
     write_all(&stream, b"!").await.unwrap();
     assert_eq!(read_exactly(&stream, 10).await.unwrap(), b"some of it");
     // Keep-alives bridge more silence than the time-out.
