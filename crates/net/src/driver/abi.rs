@@ -1,4 +1,5 @@
-//! `include/phoebus_driver.h` in Rust: the same structs, field by field. The header has the rules; a test compares the two.
+//! `include/phoebus_driver.h` in Rust: the same structs, field by field. The header has the rules. Drivers that tests compile against
+//! the header show that the two agree: a field out of place would be a function that is missing, or a figure that is wrong.
 
 use libc::{size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use std::ffi::{c_char, c_int, c_uint, c_void};
