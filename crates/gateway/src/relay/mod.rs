@@ -30,7 +30,7 @@ use phoebus_proto::session::message::{Message, Refused};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One of the two hops of a session at this gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -107,6 +107,7 @@ impl Relay {
             .await
         };
         if let Err(broken) = watched.await {
+            self.pass_on_rest(&broken, live).await;
             return Err(self.with_last_words(broken));
         }
         for (side, end) in [(Side::First, &self.first), (Side::Second, &self.second)] {
@@ -121,6 +122,35 @@ impl Relay {
             }
         }
         Ok(())
+    }
+
+    /// Gives on what a raw connection had brought before it failed and the kernel still has: on a direct connection too, it
+    /// would arrive before the failure. Given up when nothing moves, or after a while.
+    async fn pass_on_rest(&mut self, broken: &Broken, live: &Live) {
+        const SILENCE: Duration = Duration::from_millis(500);
+        const PATIENCE: Duration = Duration::from_secs(3);
+        let Self { first, second, up, down, pool, hold } = self;
+        let (from, to, direction, is_up) = match (broken.side, &broken.failure) {
+            (Some(Side::First), Failure::Io(_)) => (first, second, up, true),
+            (Some(Side::Second), Failure::Io(_)) => (second, first, down, false),
+            _ => return,
+        };
+        if from.is_framed() || direction.ended {
+            return;
+        }
+        let (begun, mut moved) = (Instant::now(), true);
+        while std::mem::take(&mut moved) && begun.elapsed() < PATIENCE {
+            let count = |n| if is_up { live.count_up(n) } else { live.count_down(n) };
+            let rest = std::future::poll_fn(|cx| {
+                direction.poll_rest(cx, from, to, (pool, *hold), |n| {
+                    moved = true;
+                    count(n);
+                })
+            });
+            if tokio::time::timeout(SILENCE, rest).await.is_ok() {
+                return;
+            }
+        }
     }
 
     /// Ends the session on both hops after it is `broken`, behind the bytes that were passed on before: on a direct connection
@@ -215,6 +245,28 @@ impl Direction {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Ready when nothing more is there that `from` had brought before it failed, or `to` has failed as well.
+    fn poll_rest(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut End,
+        to: &mut End,
+        (pool, hold): (&Arc<PipePool>, usize),
+        mut count: impl FnMut(usize),
+    ) -> Poll<()> {
+        loop {
+            if let Some(carrier) = &mut self.carrier
+                && ready!(to.poll_give(cx, carrier, &mut count)).is_err()
+            {
+                return Poll::Ready(());
+            }
+            let fresh = |source: &Stream| pool.carrier(source, &to.stream);
+            let Poll::Ready(Ok(Taken::Bytes)) = from.poll_take(cx, &mut self.carrier, fresh, hold) else {
+                return Poll::Ready(());
+            };
+        }
     }
 }
 
