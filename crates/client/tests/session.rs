@@ -55,7 +55,7 @@ fn asked(acceptor: &Acceptor) -> Open<'_> {
 fn open(stream: &mut TcpStream, acceptor: &mut Acceptor, rtt_us: u64) {
     let hops = [HopReport { from: "pg1", to: "10.0.0.4:7", transport: "tcp", rtt_us, ..HopReport::default() }];
     let (session, mode) = (asked(acceptor).session, asked(acceptor).mode);
-    acceptor.opened(&Opened { session, mode, hops: List::new(&hops) }).unwrap();
+    acceptor.opened(&Opened::new(session, mode, List::new(&hops))).unwrap();
     send(stream, acceptor);
 }
 

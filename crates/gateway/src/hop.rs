@@ -94,6 +94,7 @@ impl Hop {
             receive_buffer: self.stats.receive_buffer,
             warm: self.is_warm(),
             note: text(self.note()),
+            streams: 1,
         };
         let opened = self.lent.as_ref().and_then(|(_, warm)| warm.opened());
         let rest = opened.map(|opened| opened.hops.iter().collect::<Vec<_>>()).unwrap_or_default();

@@ -89,6 +89,7 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
         receive_buffer: tcp.receive_buffer,
         warm: false,
         note,
+        streams: 1,
     };
     let hops = || std::iter::once(first).chain(opened.hops.iter());
     let rtt_us = opened.rtt_us().saturating_add(tcp.rtt_us);

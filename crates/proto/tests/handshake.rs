@@ -6,7 +6,7 @@ use phoebus_proto::endpoint::{Endpoint, EndpointRef};
 use phoebus_proto::session::acceptor::{self, Acceptor, Request};
 use phoebus_proto::session::initiator::{self, Initiator};
 use phoebus_proto::session::message::{
-    Auth, Challenge, Hello, HopReport, Message, Open, Opened, Refused, Requirements,
+    Attach, Auth, Challenge, Hello, HopReport, Message, Open, Opened, Refused, Requirements,
 };
 use phoebus_proto::session::{Code, List, MESSAGE_MAX, Mode, PREFACE, PREFIX_LEN, ProtocolError, SessionId, VERSION};
 use proptest::prelude::*;
@@ -98,7 +98,7 @@ fn hop() -> HopReport<'static> {
 /// What an acceptor answers that opens the session.
 fn answer(acceptor: &mut Acceptor, mode: Mode) -> Vec<u8> {
     let hops = [hop(), HopReport { from: "pg2", to: "dst", rtt_us: 8_000, ..hop() }];
-    acceptor.opened(&Opened { session: SESSION, mode, hops: List::new(&hops) }).unwrap();
+    acceptor.opened(&Opened::new(SESSION, mode, List::new(&hops))).unwrap();
     let bytes = acceptor.outgoing().to_vec();
     acceptor.sent(bytes.len());
     bytes
@@ -352,7 +352,7 @@ fn an_answer_for_another_session_or_mode_is_an_error() {
         let mut client = client(Mode::Raw);
         let sent = flight(&mut client);
         let (mut acceptor, _) = asked(&sent, &[4096]);
-        acceptor.opened(&Opened { session, mode, hops: List::default() }).unwrap();
+        acceptor.opened(&Opened::new(session, mode, List::default())).unwrap();
         let answer = acceptor.outgoing().to_vec();
         assert_eq!(to_initiator(&mut client, &answer, &[4096]).unwrap_err(), expected);
     }
@@ -390,4 +390,51 @@ fn padding_makes_a_request_longer_and_changes_nothing_else() {
         let more = length(Open { padding, ..plain }) - length(plain);
         assert!((1..=4).contains(&(more - usize::from(padding))), "{padding} bytes came to {more}");
     }
+}
+
+#[test]
+fn a_bundle_is_asked_for_granted_and_joined() {
+    let destination = "dst/5201".parse::<Endpoint>().unwrap();
+    let wish = Open { streams: 8, ..open(destination.as_ref(), &[], Mode::Framed) };
+    let hello = Hello::of("pg1");
+    let mut first = Client::connect(vec![0; 4096], Vec::new(), &hello, None, &wish).unwrap();
+    let mut acceptor = Acceptor::new("pg2");
+    to_acceptor(&mut acceptor, &flight(&mut first), &[7]).unwrap();
+    assert!(matches!(acceptor.request(), Some(Request::Open(open)) if open.streams == 8));
+    let hops = [HopReport { streams: 4, ..hop() }];
+    let granted = Opened { streams: 4, token: &[7; 16], ..Opened::new(SESSION, Mode::Framed, List::new(&hops)) };
+    acceptor.opened(&granted).unwrap();
+    to_initiator(&mut first, acceptor.outgoing(), &[5]).unwrap();
+    let opened = first.opened().unwrap();
+    assert_eq!((opened.streams, opened.token, opened.hops.iter().next().unwrap().streams), (4, &[7; 16][..], 4));
+    assert!(!format!("{opened:?}").contains("7, 7"), "a token is printed");
+
+    // On a new connection in one flight, and on one that has greeted before.
+    let attach = Attach { session: SESSION, token: &[7; 16], index: 3, padding: 0 };
+    let padded = Attach { padding: 1400, ..attach };
+    let mut new = Client::join(vec![0; 4096], Vec::new(), &hello, None, &attach).unwrap();
+    let mut warm = Client::greet(vec![0; 4096], Vec::new(), &hello, None).unwrap();
+    let mut greeted = Acceptor::new("pg2");
+    to_acceptor(&mut greeted, &flight(&mut warm), &[4096]).unwrap();
+    let answer = greeted.outgoing().to_vec();
+    greeted.sent(answer.len());
+    to_initiator(&mut warm, &answer, &[4096]).unwrap();
+    warm.attach(&padded).unwrap();
+    assert_eq!(
+        warm.attach(&attach),
+        Err(ProtocolError::Unexpected { got: "another request", expected: "an idle connection" })
+    );
+    for (client, acceptor, sent) in [(&mut new, Acceptor::new("pg2"), attach), (&mut warm, greeted, padded)] {
+        let mut acceptor = acceptor;
+        to_acceptor(&mut acceptor, &flight(client), &[9]).unwrap();
+        assert_eq!(acceptor.request(), Some(Request::Attach(sent)));
+        acceptor.opened(&Opened::new(SESSION, Mode::Framed, List::default())).unwrap();
+        to_initiator(client, acceptor.outgoing(), &[3]).unwrap();
+        assert_eq!(client.state(), initiator::State::Opened);
+        assert_eq!((client.opened().unwrap().streams, client.opened().unwrap().hops.len()), (1, 0));
+        client.next_session().unwrap();
+    }
+    let mut none = vec![0; 100];
+    let len = Message::Attach(attach).encode(&mut none).unwrap();
+    assert_eq!(Message::decode(&none[PREFIX_LEN..len]), Ok(Message::Attach(attach)));
 }

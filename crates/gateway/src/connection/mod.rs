@@ -309,7 +309,7 @@ impl Connection {
     /// Tells whoever asked that the session is open.
     async fn grant(&mut self, setup: &Setup, ready: &Ready) -> Result<(), HandshakeError> {
         let reports = ready.hop.reports(&setup.config.name);
-        let opened = Opened { session: ready.session(), mode: ready.mode, hops: List::new(&reports) };
+        let opened = Opened::new(ready.session(), ready.mode, List::new(&reports));
         self.acceptor.opened(&opened)?;
         self.send(setup).await?;
         // What follows is the stream's.

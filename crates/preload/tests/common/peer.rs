@@ -133,7 +133,7 @@ fn answer(mut stream: TcpStream, mut acceptor: Acceptor, asked: &Asked, control:
         redirect: None,
     };
     let hops = [HopReport { from: "peer", to: "echo", transport: "tcp", rtt_us: 250, ..HopReport::default() }];
-    let opened = Opened { session: asked.session, mode: asked.mode, hops: List::new(&hops) };
+    let opened = Opened::new(asked.session, asked.mode, List::new(&hops));
     match port {
         REFUSED | HELD_REFUSED => acceptor.refuse(&refuse(Code::Refused)).map_err(invalid)?,
         NOT_ALLOWED => acceptor.refuse(&refuse(Code::NotAllowed)).map_err(invalid)?,

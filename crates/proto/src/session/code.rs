@@ -87,6 +87,8 @@ codes! {
     Terminated = 15, 104, "the session was ended by the gateway";
     /// No byte passed for longer than the idle limit.
     Idle = 16, 110, "the session was idle for too long";
+    /// There is no session that this connection may join: it has ended, or the token is wrong, or the place is taken.
+    NoSession = 17, 71, "no session that this connection may join";
     /// The next hop refused the connection.
     Refused = 32, 111, "connection refused";
     /// The network of the next hop is unreachable.

@@ -79,7 +79,7 @@ impl<'a> Message<'a> {
                 e.map(3)?.u8(0)?.u8(3)?.u8(1)?.str(m.mechanism)?.u8(2)?.bytes(m.data)?;
             }
             Self::Open(m) => {
-                let optional = u64::from(m.origin.is_some()) + u64::from(m.padding > 0);
+                let optional = u64::from(m.origin.is_some()) + u64::from(m.padding > 0) + u64::from(m.streams > 1);
                 e.map(10 + optional)?.u8(0)?.u8(4)?.u8(1)?.bytes(&m.session.0)?.u8(2)?;
                 m.destination.encode(e)?;
                 e.u8(3)?;
@@ -94,12 +94,20 @@ impl<'a> Message<'a> {
                 m.requirements.write(e)?;
                 e.u8(9)?.bool(m.resumable)?.u8(10)?.u64(m.required)?;
                 if m.padding > 0 {
-                    e.u8(11)?.bytes(&PADDING[..m.padding.min(Open::PADDING_MAX).into()])?;
+                    e.u8(11)?.bytes(padding(m.padding))?;
+                }
+                if m.streams > 1 {
+                    e.u8(12)?.u16(m.streams)?;
                 }
             }
             Self::Opened(m) => {
-                e.map(4)?.u8(0)?.u8(5)?.u8(1)?.bytes(&m.session.0)?.u8(2)?.u8(mode_number(m.mode))?.u8(3)?;
+                let bundle = m.streams > 1;
+                e.map(4 + 2 * u64::from(bundle))?.u8(0)?.u8(5)?.u8(1)?.bytes(&m.session.0)?;
+                e.u8(2)?.u8(mode_number(m.mode))?.u8(3)?;
                 m.hops.encode(e)?;
+                if bundle {
+                    e.u8(4)?.u16(m.streams)?.u8(5)?.bytes(m.token)?;
+                }
             }
             Self::Refused(m) => {
                 e.map(5 + u64::from(m.redirect.is_some()))?.u8(0)?.u8(6)?.u8(1)?.u16(m.code.number())?;
@@ -111,11 +119,20 @@ impl<'a> Message<'a> {
                 }
             }
             Self::Attach(m) => {
-                e.map(4)?.u8(0)?.u8(7)?.u8(1)?.bytes(&m.session.0)?.u8(2)?.bytes(m.token)?.u8(3)?.u16(m.index)?;
+                e.map(4 + u64::from(m.padding > 0))?.u8(0)?.u8(7)?.u8(1)?.bytes(&m.session.0)?;
+                e.u8(2)?.bytes(m.token)?.u8(3)?.u16(m.index)?;
+                if m.padding > 0 {
+                    e.u8(4)?.bytes(padding(m.padding))?;
+                }
             }
         }
         Ok(())
     }
+}
+
+/// Bytes without meaning.
+fn padding(len: u16) -> &'static [u8] {
+    &PADDING[..len.min(Open::PADDING_MAX).into()]
 }
 
 /// What is wrong with a field; the message's name is added by [`Message::decode`].
@@ -170,6 +187,15 @@ impl<'a> Fields<'a> {
 
     fn bool(&mut self) -> Read<bool> {
         self.d.bool().map_err(|_| "true or false was expected")
+    }
+
+    /// How many connections: at least one.
+    fn streams(&mut self) -> Read<u16> {
+        Some(self.u16()?).filter(|streams| *streams > 0).ok_or("0 is no number of connections")
+    }
+
+    fn padding(&mut self) -> Read<u16> {
+        u16::try_from(self.bytes()?.len()).map_err(|_| "the padding is too long")
     }
 
     fn session(&mut self) -> Read<SessionId> {
@@ -266,6 +292,7 @@ impl<'a> Open<'a> {
         let (mut path, mut visited) = (List::default(), List::default());
         let (mut origin, mut identity, mut mode) = (None, "", Mode::Raw);
         let (mut requirements, mut resumable, mut required, mut padding) = (Requirements::default(), false, 0, 0);
+        let mut streams = 1;
         while let Some(key) = fields.next()? {
             match key {
                 1 => session = Some(fields.session()?),
@@ -278,7 +305,8 @@ impl<'a> Open<'a> {
                 8 => requirements = Requirements::read(&mut fields.d)?,
                 9 => resumable = fields.bool()?,
                 10 => required = fields.u64()?,
-                11 => padding = u16::try_from(fields.bytes()?.len()).map_err(|_| "the padding is too long")?,
+                11 => padding = fields.padding()?,
+                12 => streams = fields.streams()?,
                 _ => fields.skip()?,
             }
         }
@@ -296,6 +324,7 @@ impl<'a> Open<'a> {
             resumable,
             required,
             padding,
+            streams,
         })
     }
 }
@@ -341,15 +370,18 @@ impl Requirements {
 impl<'a> Opened<'a> {
     fn read(mut fields: Fields<'a>) -> Read<Self> {
         let (mut session, mut mode, mut hops) = (None, Mode::Raw, List::default());
+        let (mut streams, mut token) = (1, &[][..]);
         while let Some(key) = fields.next()? {
             match key {
                 1 => session = Some(fields.session()?),
                 2 => mode = fields.mode()?,
                 3 => hops = List::decode(&mut fields.d, PATH_MAX + 1)?,
+                4 => streams = fields.streams()?,
+                5 => token = fields.bytes()?,
                 _ => fields.skip()?,
             }
         }
-        Ok(Self { session: session.ok_or("the session identifier is missing")?, mode, hops })
+        Ok(Self { session: session.ok_or("the session identifier is missing")?, mode, hops, streams, token })
     }
 }
 
@@ -373,16 +405,17 @@ impl<'a> Refused<'a> {
 
 impl<'a> Attach<'a> {
     fn read(mut fields: Fields<'a>) -> Read<Self> {
-        let (mut session, mut token, mut index) = (None, &[][..], 0);
+        let (mut session, mut token, mut index, mut padding) = (None, &[][..], 0, 0);
         while let Some(key) = fields.next()? {
             match key {
                 1 => session = Some(fields.session()?),
                 2 => token = fields.bytes()?,
                 3 => index = fields.u16()?,
+                4 => padding = fields.padding()?,
                 _ => fields.skip()?,
             }
         }
-        Ok(Self { session: session.ok_or("the session identifier is missing")?, token, index })
+        Ok(Self { session: session.ok_or("the session identifier is missing")?, token, index, padding })
     }
 }
 
@@ -436,7 +469,7 @@ impl<'a> Item<'a> for &'a str {
 
 impl<'a> Item<'a> for HopReport<'a> {
     fn encode<W: Write>(&self, e: &mut Encoder<W>) -> Result<(), minicbor::encode::Error<W::Error>> {
-        e.map(10)?;
+        e.map(10 + u64::from(self.streams > 1))?;
         for (key, text) in (1u64..).zip([self.from, self.to, self.transport, self.congestion_control, self.security]) {
             e.u64(key)?.str(text)?;
         }
@@ -444,6 +477,9 @@ impl<'a> Item<'a> for HopReport<'a> {
             e.u64(key)?.u64(number)?;
         }
         e.u8(9)?.bool(self.warm)?.u8(10)?.str(self.note)?;
+        if self.streams > 1 {
+            e.u8(11)?.u16(self.streams)?;
+        }
         Ok(())
     }
 
@@ -462,6 +498,7 @@ impl<'a> Item<'a> for HopReport<'a> {
                 8 => hop.receive_buffer = fields.u64()?,
                 9 => hop.warm = fields.bool()?,
                 10 => hop.note = fields.text()?,
+                11 => hop.streams = fields.u16()?,
                 _ => fields.skip()?,
             }
         }

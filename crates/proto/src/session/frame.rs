@@ -13,6 +13,9 @@
 //! follows one session on one connection and says when the connection may carry another: when both sides have shut down
 //! and each has confirmed that the other's bytes and shutdown went on to the next hop, or when both have sent RESET. Without
 //! the confirmation the next OPEN could stand behind a session whose receiver has stopped reading.
+//!
+//! Where a hop is a [bundle](super::bundle) of connections, each of them has an exchange of its own, which is
+//! [striped](Exchange::striped): it carries parts of the stream, so that its offsets may leave some out, but never go back.
 
 use super::wire::MESSAGE_MAX;
 
@@ -120,6 +123,8 @@ const PONG: u8 = 6;
 #[derive(Debug, Clone)]
 pub struct Exchange {
     role: Role,
+    /// Whether others carry what is left out here.
+    striped: bool,
     out: Stream,
     inc: Stream,
 }
@@ -151,7 +156,12 @@ impl Stream {
 impl Exchange {
     /// A session that has just been opened.
     pub fn new(role: Role) -> Self {
-        Self { role, out: Stream::default(), inc: Stream::default() }
+        Self { role, striped: false, out: Stream::default(), inc: Stream::default() }
+    }
+
+    /// A session's part on one connection of a bundle.
+    pub fn striped(role: Role) -> Self {
+        Self { striped: true, ..Self::new(role) }
     }
 
     /// Which end this is.
@@ -164,12 +174,21 @@ impl Exchange {
     /// # Errors
     /// [`FrameError::AfterShutdown`], [`FrameError::AfterReset`]; [`FrameError::Length`] for 0 or more than [`DATA_MAX`].
     pub fn data(&mut self, len: u32) -> Result<[u8; HEADER_LEN], FrameError> {
+        self.data_at(self.out.position, len)
+    }
+
+    /// The same for bytes from `offset` of the stream on, where others may carry what lies before.
+    ///
+    /// # Errors
+    /// As [`Exchange::data`]; [`FrameError::Offset`] where `offset` does not continue what this connection carries.
+    pub fn data_at(&mut self, offset: u64, len: u32) -> Result<[u8; HEADER_LEN], FrameError> {
         self.out.open()?;
         if !(1..=DATA_MAX).contains(&len) {
             return Err(FrameError::Length { kind: DATA, len });
         }
-        let header = self.header(DATA, len, self.out.position);
-        self.out.position += u64::from(len);
+        let end = self.continues(self.out, offset, len)?;
+        let header = self.header(DATA, len, offset);
+        self.out.position = end;
         Ok(header)
     }
 
@@ -178,9 +197,18 @@ impl Exchange {
     /// # Errors
     /// [`FrameError::AfterShutdown`] the second time, [`FrameError::AfterReset`].
     pub fn shutdown(&mut self) -> Result<[u8; HEADER_LEN], FrameError> {
+        self.shutdown_at(self.out.position)
+    }
+
+    /// The same for a stream that ends at `offset`, the last bytes of which others may carry.
+    ///
+    /// # Errors
+    /// As [`Exchange::shutdown`]; [`FrameError::Offset`] where `offset` does not continue what this connection carries.
+    pub fn shutdown_at(&mut self, offset: u64) -> Result<[u8; HEADER_LEN], FrameError> {
         self.out.open()?;
+        self.out.position = self.continues(self.out, offset, 0)?;
         self.out.end = 1;
-        Ok(self.header(SHUTDOWN, 0, self.out.position))
+        Ok(self.header(SHUTDOWN, 0, offset))
     }
 
     /// An ACK frame for all that was received, to be sent when all of it, the shutdown included if it came, went on to the
@@ -240,12 +268,8 @@ impl Exchange {
         match kind {
             DATA | SHUTDOWN => {
                 self.inc.open()?;
-                if number != self.inc.position {
-                    return Err(FrameError::Offset { got: number, expected: self.inc.position });
-                }
+                self.inc.position = self.continues(self.inc, number, len)?;
                 self.inc.end = u64::from(kind == SHUTDOWN);
-                self.inc.position =
-                    number.checked_add(len.into()).ok_or(FrameError::Offset { got: number, expected: 0 })?;
                 Ok(if kind == DATA { Frame::Data { len } } else { Frame::Shutdown })
             }
             ACK => {
@@ -300,9 +324,18 @@ impl Exchange {
         }
     }
 
-    /// Bytes of the stream sent and received.
+    /// Where the streams stand that are sent and received: how many bytes that is, or where the last part ends that this
+    /// connection of a bundle carried.
     pub fn bytes(&self) -> (u64, u64) {
         (self.out.position, self.inc.position)
+    }
+
+    /// Where `stream` stands after `len` bytes at `offset`. One less than all there could be, so that its end has a number too.
+    fn continues(&self, stream: Stream, offset: u64, len: u32) -> Result<u64, FrameError> {
+        let expected = stream.position;
+        let fits = if self.striped { offset >= expected } else { offset == expected };
+        let end = offset.checked_add(len.into()).filter(|end| fits && *end < u64::MAX);
+        end.ok_or(FrameError::Offset { got: offset, expected })
     }
 
     fn header(&self, kind: u8, len: u32, number: u64) -> [u8; HEADER_LEN] {

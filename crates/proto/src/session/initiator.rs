@@ -13,7 +13,7 @@
 //! [`Initiator::state`]. It owns the deadline.
 
 use super::inbox::{Inbox, Storage};
-use super::message::{Auth, Challenge, Hello, Message, Open, Opened, Refused, feature};
+use super::message::{Attach, Auth, Challenge, Hello, Message, Open, Opened, Refused, feature};
 use super::wire::{PREFACE, ProtocolError};
 use super::{Mode, SessionId, VERSION};
 
@@ -60,6 +60,18 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
         Ok(initiator)
     }
 
+    /// Greets the peer and asks to join a session at once, in one flight. The answer is OPENED or REFUSED, as for OPEN.
+    ///
+    /// # Errors
+    /// [`ProtocolError::NoRoom`] when `out` cannot hold the messages.
+    pub fn join(out: O, inbox: B, hello: &Hello, auth: Option<&Auth>, attach: &Attach) -> Result<Self, ProtocolError> {
+        let mut initiator = Self::greet(out, inbox, hello, auth)?;
+        initiator.queue(Message::Attach(*attach))?;
+        initiator.asked = Some((attach.session, Mode::Framed));
+        initiator.state = State::Opening;
+        Ok(initiator)
+    }
+
     /// Only greets, to have a connection at hand for later sessions.
     ///
     /// # Errors
@@ -89,14 +101,15 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
     /// # Errors
     /// [`ProtocolError::Unexpected`] in another state, [`ProtocolError::NoRoom`] when OPEN does not fit.
     pub fn open(&mut self, open: &Open) -> Result<(), ProtocolError> {
-        if !matches!(self.state, State::Ready | State::Refused) {
-            return Err(ProtocolError::Unexpected { got: "a request to open", expected: "an idle connection" });
-        }
-        self.inbox.next();
-        self.queue(Message::Open(*open))?;
-        self.asked = Some((open.session, open.mode));
-        self.state = State::Opening;
-        Ok(())
+        self.ask(Message::Open(*open), (open.session, open.mode))
+    }
+
+    /// Asks to join a session, on a connection that is [`State::Ready`] or was [`State::Refused`] something.
+    ///
+    /// # Errors
+    /// As [`Initiator::open`].
+    pub fn attach(&mut self, attach: &Attach) -> Result<(), ProtocolError> {
+        self.ask(Message::Attach(*attach), (attach.session, Mode::Framed))
     }
 
     /// Answers a challenge, and asks again for the session: what was sent before AUTH was not looked at.
@@ -238,6 +251,17 @@ impl<O: AsRef<[u8]> + AsMut<[u8]>, B: Storage> Initiator<O, B> {
             Ok(Some(Message::Challenge(challenge))) => Some(challenge),
             _ => None,
         }
+    }
+
+    fn ask(&mut self, request: Message, asked: (SessionId, Mode)) -> Result<(), ProtocolError> {
+        if !matches!(self.state, State::Ready | State::Refused) {
+            return Err(ProtocolError::Unexpected { got: "another request", expected: "an idle connection" });
+        }
+        self.inbox.next();
+        self.queue(request)?;
+        self.asked = Some(asked);
+        self.state = State::Opening;
+        Ok(())
     }
 
     fn waiting(&self) -> bool {

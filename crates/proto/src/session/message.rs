@@ -123,6 +123,9 @@ pub struct Open<'a> {
     /// them: the acknowledgement of a short one tells a congestion control nothing about the path. At most
     /// [`Open::PADDING_MAX`].
     pub padding: u16,
+    /// Connections of which the sender would make this hop, a [bundle](super::bundle) if more than one. No requirement: the
+    /// receiver grants as many as it likes.
+    pub streams: u16,
 }
 
 impl<'a> Open<'a> {
@@ -144,6 +147,7 @@ impl<'a> Open<'a> {
             resumable: false,
             required: 0,
             padding: 0,
+            streams: 1,
         }
     }
 }
@@ -157,7 +161,7 @@ pub struct Requirements {
     pub rate: Option<u64>,
     /// For how long, in seconds.
     pub duration: Option<u64>,
-    /// Transport connections per hop.
+    /// Transport connections of each hop between gateways.
     pub streams: Option<u16>,
     /// The least protection of later hops.
     pub security: Option<Security>,
@@ -174,8 +178,8 @@ pub enum Security {
     Encrypt,
 }
 
-/// OPENED: the destination has connected (P18).
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// OPENED: the destination has connected (P18). Also the answer to [`Attach`], without hops.
+#[derive(Clone, Copy, PartialEq)]
 pub struct Opened<'a> {
     /// The session, as in OPEN.
     pub session: SessionId,
@@ -183,12 +187,30 @@ pub struct Opened<'a> {
     pub mode: Mode,
     /// The hops after the sender, the nearest first.
     pub hops: List<'a, HopReport<'a>>,
+    /// Connections that may make up this hop, this one included: at least 1, and at most [`Open::streams`].
+    pub streams: u16,
+    /// What each further one has to show in [`Attach`]; never printed, and empty where `streams` is 1.
+    pub token: &'a [u8],
 }
 
-impl Opened<'_> {
+impl<'a> Opened<'a> {
+    /// The answer for a hop of one connection.
+    pub const fn new(session: SessionId, mode: Mode, hops: List<'a, HopReport<'a>>) -> Self {
+        Self { session, mode, hops, streams: 1, token: &[] }
+    }
+
     /// The sum of the reported hops' round-trip times, in microseconds (S26). Excludes the receiver's own first hop.
     pub fn rtt_us(&self) -> u64 {
         self.hops.iter().fold(0, |sum, hop| sum.saturating_add(hop.rtt_us))
+    }
+}
+
+impl fmt::Debug for Opened<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { session, mode, hops, streams, token: _ } = self;
+        let mut debug = f.debug_struct("Opened");
+        debug.field("session", session).field("mode", mode).field("hops", hops).field("streams", streams);
+        debug.finish_non_exhaustive()
     }
 }
 
@@ -215,6 +237,8 @@ pub struct HopReport<'a> {
     pub warm: bool,
     /// What was asked for and not had, as a sentence; empty if nothing.
     pub note: &'a str,
+    /// Connections that make up the hop; 0 counts as 1.
+    pub streams: u16,
 }
 
 /// REFUSED: no session, and why.
@@ -239,8 +263,10 @@ pub struct Attach<'a> {
     pub session: SessionId,
     /// Proves that the sender opened it; never printed.
     pub token: &'a [u8],
-    /// The connection's place in the bundle.
+    /// The connection's place in the bundle, from 1 on: the one that carried OPEN has 0.
     pub index: u16,
+    /// As [`Open::padding`].
+    pub padding: u16,
 }
 
 impl fmt::Debug for Attach<'_> {

@@ -8,10 +8,12 @@
 //! - [`inbox`]: reads one message exactly, so that no byte after OPENED is ever swallowed.
 //! - [`initiator`], [`acceptor`]: the two ends of the handshake.
 //! - [`frame`]: the framed mode, and when a connection may be used for the next session.
+//! - [`bundle`]: one session over several connections of a hop.
 //!
 //! Nothing here allocates on the initiator's side, so that the preload shim can run it inside another program's `connect`.
 
 pub mod acceptor;
+pub mod bundle;
 pub mod code;
 mod codec;
 pub mod frame;
