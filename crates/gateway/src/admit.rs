@@ -86,6 +86,16 @@ pub(crate) fn allowed_addresses(
     }
 }
 
+/// Whether any rule is for a client that connects from `from` with a certificate for `proved`.
+pub(crate) fn may_ask(config: &Config, from: IpAddr, proved: &[String]) -> bool {
+    let fits = |source: &Source| match source {
+        Source::Net(net) => net.contains(from),
+        Source::Peer(_) => false,
+        Source::Certificate(certificate) => certificate.fits(proved),
+    };
+    config.rules.iter().any(|rule| rule.from.iter().any(fits))
+}
+
 /// Whether this gateway can give what `request` needs of the hop to `next`. What it cannot is refused and not passed over in
 /// silence; `available` is the most that it buffers of one direction. The hop to the destination carries what the program
 /// sends as it is, and protects nothing.
@@ -143,8 +153,10 @@ fn peer_at<'a>(setup: &'a Setup, hop: &Endpoint) -> Result<&'a str, Refusal> {
     let otherwise = || match &hop.host {
         Host::Name(name) => peers.get(name).map(|peer| peer.name.as_str()),
         Host::Addr(addr) => {
-            let addr = SocketAddr::new(*addr, hop.port);
-            setup.peers.values().find(|pool| pool.leads_to(addr)).map(|pool| pool.peer.name.as_str())
+            let at = SocketAddr::new(*addr, hop.port);
+            let leads = || setup.peers.values().find(|pool| pool.leads_to(at)).map(|pool| pool.peer.name.as_str());
+            // An agent calls its gateway by the address that its user has for it.
+            leads().or_else(|| peers.get(&addr.to_string()).map(|peer| peer.name.as_str()))
         }
     };
     by_address.or_else(otherwise).ok_or_else(|| {
@@ -174,6 +186,7 @@ fn rules<'a>(config: &'a Config, request: &'a Request) -> impl Iterator<Item = &
     let from = |source: &Source| match source {
         Source::Net(net) => net.contains(request.from.ip()),
         Source::Peer(name) => request.peer.as_ref() == Some(name),
+        Source::Certificate(proved) => proved.fits(&request.proved),
     };
     let port = request.destination.port;
     config.rules.iter().filter(move |rule| {

@@ -131,6 +131,20 @@ impl Gateway {
         Status::of(&self.shared)
     }
 
+    /// Whether it carries sessions, or is about to.
+    pub fn is_busy(&self) -> bool {
+        self.shared.admitted.total() > 0
+    }
+
+    /// Connects to `peer` ahead of need, so that it shows whether it can be had.
+    ///
+    /// # Errors
+    /// Why not, as a sentence.
+    pub async fn try_peer(&self, peer: &str) -> Result<(), String> {
+        let pool = self.shared.setup().peers.get(peer).cloned().ok_or_else(|| format!("there is no peer {peer}"))?;
+        pool.try_peer().await.map_err(|refusal| refusal.reason)
+    }
+
     /// Puts `config` in force for what comes from now on; open sessions keep what they have.
     ///
     /// # Errors

@@ -19,6 +19,8 @@ pub(crate) struct Facts {
     /// The client, as the first gateway saw it.
     pub(crate) origin: String,
     pub(crate) identity: String,
+    /// Which process asked, if that is a client's agent; otherwise 0.
+    pub(crate) instance: u64,
     pub(crate) destination: String,
     /// Names of the gateways before this one, separated by commas.
     pub(crate) visited: String,
@@ -42,6 +44,7 @@ impl Default for Facts {
             from: String::new(),
             origin: String::new(),
             identity: String::new(),
+            instance: 0,
             destination: String::new(),
             visited: String::new(),
             next: String::new(),
@@ -180,6 +183,17 @@ impl Sessions {
         let all = self.all();
         let hit = all.iter().filter(hit);
         hit.map(|live| live.end(Code::Reset, format!("{peer} has died"))).count()
+    }
+
+    /// The same for those that came from a client's agent, which is this process.
+    pub(crate) fn client_died(&self, instance: u64) -> usize {
+        let hit = |live: &&Arc<Live>| {
+            let Facts { instance: own, transports: [first, _], .. } = &live.facts;
+            *own != 0 && *own == instance && !shows_death(first)
+        };
+        let all = self.all();
+        let hit = all.iter().filter(hit);
+        hit.map(|live| live.end(Code::Reset, "the client's agent has died")).count()
     }
 
     pub(crate) fn len(&self) -> usize {

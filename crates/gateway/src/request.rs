@@ -22,6 +22,10 @@ pub(crate) struct Request {
     pub(crate) from: SocketAddr,
     /// The peer whose connection it is.
     pub(crate) peer: Option<String>,
+    /// The names that the connection's certificate is for.
+    pub(crate) proved: Vec<String>,
+    /// Which process a client's agent is; 0 if it does not say, and for peers.
+    pub(crate) instance: u64,
 }
 
 impl Request {
@@ -42,6 +46,8 @@ impl Request {
             resumable: open.resumable,
             from,
             peer: peer.map(str::to_owned),
+            proved: Vec::new(),
+            instance: 0,
         }
     }
 

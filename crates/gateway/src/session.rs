@@ -144,6 +144,7 @@ fn facts(request: &Request, hop: &Hop, terms: &Terms, opening: Duration) -> Fact
         from: request.peer.clone().unwrap_or_else(|| request.from.to_string()),
         origin: request.origin.to_string(),
         identity: request.identity.clone(),
+        instance: request.instance,
         destination: request.destination.to_string(),
         visited: request.visited.join(","),
         next: hop.to.clone(),

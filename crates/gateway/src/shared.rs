@@ -11,6 +11,7 @@ use crate::workers::Workers;
 use phoebus_net::PipePool;
 use phoebus_net::host::Host;
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 use tokio::sync::watch;
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) admitted: Arc<Quota>,
     /// Connections that have asked for nothing yet.
     pub(crate) greeting: Arc<Quota>,
+    /// Connections of clients that are kept between sessions.
+    pub(crate) clients: Arc<Quota>,
     /// All accepted connections.
     pub(crate) connected: Arc<Quota>,
     pub(crate) seen: Seen,
@@ -55,6 +58,8 @@ pub(crate) struct Setup {
     pub(crate) sessions_per_source: u32,
     /// The most that is buffered of one direction of a session.
     pub(crate) buffer: u64,
+    /// Which process this is, of those that ever had its name.
+    instance: u64,
 }
 
 impl Setup {
@@ -72,8 +77,10 @@ impl Setup {
             named(&old.config) == named(&config) && Arc::ptr_eq(&old.transports, &transports)
         };
         let kept = |peer: &Peer| old.filter(same)?.peers.values().find(|pool| pool.peer == *peer).cloned();
+        // Keys of the standard library's hash tables are random.
+        let instance = old.map_or_else(|| RandomState::new().build_hasher().finish(), |old| old.instance);
         let pool = |peer: &Peer| {
-            let own = Own { name: config.name.clone(), contact: config.contact.clone() };
+            let own = Own { name: config.name.clone(), contact: config.contact.clone(), instance };
             // Every transport of a valid configuration is there.
             let new = || Some(Pool::new(peer.clone(), (transports.to(peer)?, transports.beside(peer)), own, timeouts));
             kept(peer).or_else(new).map(|pool| (peer.name.clone(), pool))
@@ -81,7 +88,7 @@ impl Setup {
         let peers = config.peers.values().filter_map(pool).collect();
         let per_source = limits.sessions_per_source.map_or(sessions.div_ceil(2), |n| n.get());
         let buffer = config.buffer().unwrap_or_else(|| Host::read().buffer_max());
-        Self { peers, sessions, sessions_per_source: per_source, buffer, config, transports }
+        Self { peers, sessions, sessions_per_source: per_source, buffer, instance, config, transports }
     }
 }
 
@@ -96,6 +103,7 @@ impl Shared {
             sessions: Arc::default(),
             admitted: Arc::default(),
             greeting: Arc::default(),
+            clients: Arc::default(),
             connected: Arc::default(),
             seen: Seen::default(),
             counters: Counters::default(),

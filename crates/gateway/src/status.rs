@@ -106,10 +106,12 @@ impl Status {
             sessions,
             totals: shared.counters.totals(),
             pools: setup.peers.values().map(|pool| pool.status()).collect(),
-            certificate: setup.transports.credentials.as_ref().map(|credentials| CertificateStatus {
-                names: credentials.certificate().names,
-                expires: date(credentials.expires()),
-                warning: setup.transports.expiry(),
+            certificate: setup.transports.credentials.as_ref().and_then(|credentials| {
+                Some(CertificateStatus {
+                    names: credentials.certificate()?.names,
+                    expires: date(credentials.expires()),
+                    warning: setup.transports.expiry(),
+                })
             }),
         }
     }

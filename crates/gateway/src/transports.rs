@@ -1,7 +1,7 @@
 //! What carries this gateway's connections: transports by name and protection, the same before and after a reload as long as
 //! their credentials are.
 
-use crate::config::{Config, Driver, Listen, Peer};
+use crate::config::{ClientCertificate, Config, Driver, Listen, Peer};
 use crate::gateway::StartError;
 use phoebus_net::Error;
 use phoebus_net::credentials::{Credentials, CredentialsError};
@@ -51,8 +51,10 @@ impl Transports {
         if self.drivers != config.drivers || self.quic.is_none() && names_quic(config) {
             return false;
         }
-        let files = |credentials: &Option<Credentials>| credentials.as_ref().map(|own| own.files().clone());
-        files(&self.credentials) == files(&config.credentials)
+        match (&self.credentials, &config.credentials) {
+            (Some(own), Some(other)) => own.same_files(other),
+            (own, other) => own.is_none() && other.is_none(),
+        }
     }
 
     /// Reads the files of the credentials again.
@@ -78,17 +80,23 @@ impl Transports {
     /// Listens as `listen` says. Called within the runtime that is to watch the socket.
     pub(crate) fn listen(&self, listen: &Listen) -> Result<Box<dyn Listener>, Error> {
         let unknown = || Error::Listen { addr: listen.address, source: io::ErrorKind::Unsupported.into() };
+        let credentials = self.credentials.as_ref().map(|own| match listen.client_certificate {
+            ClientCertificate::Required => own.clone(),
+            ClientCertificate::Optional => own.open(),
+        });
+        if let ("quic", Some(quic), Some(credentials)) = (listen.transport.as_str(), &self.quic, &credentials) {
+            return quic.listen_as(listen.address, &listen.profile, credentials);
+        }
         let transport = self.registry.get(&listen.transport).ok_or_else(unknown)?;
         let plain = transport.listen(listen.address, &listen.profile)?;
         let least = listen.security;
         let offer = match listen.transport.as_str() {
             // Programs and peers come to the same port, the ones in the clear.
             "tcp" => Offer { encrypt: true, auth: least <= Security::Auth, none: least == Security::None },
-            "quic" => return Ok(plain),
             _ if least == Security::None => return Ok(plain),
             _ => Offer { encrypt: true, auth: false, none: false },
         };
-        Ok(match &self.credentials {
+        Ok(match &credentials {
             Some(credentials) => tls::listener(plain, credentials, offer),
             None => plain,
         })

@@ -224,7 +224,8 @@ pub enum Security {
     None,
     /// The ends have proved who they are, and their handshake was protected; the bytes after it are not.
     Auth,
-    /// All is encrypted between ends that have proved who they are.
+    /// All is encrypted, and the end that was connected to has proved who it is; the other one too, unless this end was told to
+    /// take those who have not ([`Credentials::open`](crate::credentials::Credentials::open)).
     Encrypt,
 }
 
@@ -239,7 +240,7 @@ impl Security {
     }
 }
 
-/// Who an end has proved to be, by a certificate that this end trusts.
+/// Who an end has proved to be, by a certificate that this end trusts; nobody, without names, where it showed none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The names that the certificate is for (RFC 6125: DNS names of its subject alternative name).

@@ -32,6 +32,22 @@ pub(crate) struct Route {
     /// Say on standard error what happens [env: PHOEBUS_VERBOSE=1]
     #[arg(long, short)]
     verbose: bool,
+    /// What carries the first hop: quic, udt or tls, by an agent that is started if none runs; or tcp
+    /// [env: PHOEBUS_FIRST_HOP]
+    #[arg(long, value_name = "NAME[/PORT]", help_heading = "First hop")]
+    first_hop: Option<String>,
+    /// The authorities that may vouch for the first gateway, a PEM file [env: PHOEBUS_CA]
+    #[arg(long, value_name = "FILE", help_heading = "First hop")]
+    ca: Option<String>,
+    /// Your certificate, a PEM file, for gateways that want to see one [env: PHOEBUS_CERT]
+    #[arg(long, value_name = "FILE", help_heading = "First hop")]
+    cert: Option<String>,
+    /// Its private key, a PEM file [env: PHOEBUS_KEY]
+    #[arg(long, value_name = "FILE", help_heading = "First hop")]
+    key: Option<String>,
+    /// How long an agent that nobody uses waits before it goes [env: PHOEBUS_AGENT_IDLE; default: 5m]
+    #[arg(long, value_name = "DURATION", help_heading = "First hop")]
+    agent_idle: Option<String>,
 }
 
 /// A variable to be set, or to be removed because an option replaces it.
@@ -50,6 +66,11 @@ impl Route {
             (Key::BypassRtt, self.bypass_rtt),
             (Key::Report, self.report.map(absolute)),
             (Key::Verbose, switch(self.verbose)),
+            (Key::FirstHop, self.first_hop),
+            (Key::Authorities, self.ca.map(absolute)),
+            (Key::Certificate, self.cert.map(absolute)),
+            (Key::PrivateKey, self.key.map(absolute)),
+            (Key::AgentIdle, self.agent_idle),
         ]
         .into_iter()
         .filter(|(_, value)| value.is_some())
@@ -107,6 +128,11 @@ fn option(key: Key) -> &'static str {
         Key::Report => "--report",
         Key::Verbose => "--verbose",
         Key::Cache => "PHOEBUS_CACHE",
+        Key::FirstHop => "--first-hop",
+        Key::Authorities => "--ca",
+        Key::Certificate => "--cert",
+        Key::PrivateKey => "--key",
+        Key::AgentIdle => "--agent-idle",
     }
 }
 

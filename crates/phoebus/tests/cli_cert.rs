@@ -76,7 +76,7 @@ fn what_is_made_counts_for_openssl_and_for_gateways() {
         key: dir.join("c/pg1.example-key.pem"),
         authorities: dir.join("c/ca.pem"),
     };
-    assert_eq!(Credentials::load(files).unwrap().certificate().names, ["pg1.example", "192.0.2.7"]);
+    assert_eq!(Credentials::load(files).unwrap().certificate().unwrap().names, ["pg1.example", "192.0.2.7"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Time, randomness and bytes are arguments, so the same code runs in production and in virtual-time simulation.
 //!
+//! - [`agent`]: how a client-side agent is asked for and found.
 //! - [`bypass`]: what clients remember of paths that turned out short.
 //! - [`endpoint`]: a host and a port, and paths of them.
 //! - [`select`]: which destinations go through gateways.
@@ -11,6 +12,7 @@
 //! - [`udt`]: the UDT4 transport.
 //! - [`units`]: durations, sizes, rates and probabilities as people write them.
 
+pub mod agent;
 pub mod bypass;
 pub mod endpoint;
 pub mod select;

@@ -12,11 +12,16 @@
 //! | `PHOEBUS_FALLBACK` | `1`: go direct when the first gateway cannot be reached | `0` |
 //! | `PHOEBUS_REPORT` | a file to which each session's report is appended, one line of JSON each | none |
 //! | `PHOEBUS_VERBOSE` | `1`: say on standard error what happens | `0` |
+//! | `PHOEBUS_FIRST_HOP` | what carries the first hop: `quic`, `udt` or `tls` by way of an agent, `tcp` without one ([`crate::agent`]) | an agent that runs, otherwise `tcp` |
+//! | `PHOEBUS_CA` | the authorities that may vouch for the first gateway, a PEM file | none |
+//! | `PHOEBUS_CERT`, `PHOEBUS_KEY` | this user's certificate and its key, PEM files, for gateways that want to see one | none |
+//! | `PHOEBUS_AGENT_IDLE` | how long an agent that nobody uses waits before it goes | `5m` |
 //! | `PHOEBUS_CACHE` | the file that remembers round trips for `PHOEBUS_BYPASS_RTT` | `~/.cache/phoebus/bypass` |
 //!
 //! A file has a line `NAME=value` for each setting, empty lines, and comments that begin with `#`. The environment stands
 //! before the user's file, that before the administrator's. A file that is wrong is refused as a whole, with the line.
 
+use crate::agent::FirstHop;
 use crate::endpoint::{Endpoint, NAME_MAX};
 use crate::select::Selection;
 use crate::text::TextError;
@@ -60,7 +65,21 @@ pub struct Settings {
     pub verbose: bool,
     /// Where round trips are remembered.
     pub cache: Option<PathBuf>,
+    /// What carries the first hop, if that is demanded; otherwise an agent is used when one runs.
+    pub first_hop: Option<FirstHop>,
+    /// Certificates of the authorities that may vouch for the first gateway.
+    pub authorities: Option<PathBuf>,
+    /// This user's certificate, for gateways that want to see one.
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+    /// How long an agent that nobody uses waits before it goes.
+    pub agent_idle: Duration,
 }
+
+/// How long an agent waits unless something else is said: what its connections have learned of the path is hardly true for
+/// longer.
+pub const AGENT_IDLE: Duration = Duration::from_secs(300);
 
 /// Largest settings file that is to be read: a thousand times what anyone writes by hand.
 pub const FILE_MAX: u64 = 1 << 20;
@@ -126,6 +145,16 @@ keys! {
     Verbose = "PHOEBUS_VERBOSE";
     /// Where round trips are remembered.
     Cache = "PHOEBUS_CACHE";
+    /// What carries the first hop.
+    FirstHop = "PHOEBUS_FIRST_HOP";
+    /// Who may vouch for the first gateway.
+    Authorities = "PHOEBUS_CA";
+    /// The user's certificate.
+    Certificate = "PHOEBUS_CERT";
+    /// Its key.
+    PrivateKey = "PHOEBUS_KEY";
+    /// How long an agent waits.
+    AgentIdle = "PHOEBUS_AGENT_IDLE";
 }
 
 impl Default for Settings {
@@ -142,6 +171,11 @@ impl Default for Settings {
             report: None,
             verbose: false,
             cache: None,
+            first_hop: None,
+            authorities: None,
+            certificate: None,
+            key: None,
+            agent_idle: AGENT_IDLE,
         }
     }
 }
@@ -214,6 +248,11 @@ impl Settings {
             Key::Report => self.report = Some(file_name(value)?),
             Key::Verbose => self.verbose = switch(value)?,
             Key::Cache => self.cache = Some(file_name(value)?),
+            Key::FirstHop => self.first_hop = Some(value.parse()?),
+            Key::Authorities => self.authorities = Some(file_name(value)?),
+            Key::Certificate => self.certificate = Some(file_name(value)?),
+            Key::PrivateKey => self.key = Some(file_name(value)?),
+            Key::AgentIdle => self.agent_idle = value.parse::<Span>().map_err(text)?.0,
         }
         Ok(())
     }
@@ -377,7 +416,9 @@ mod tests {
     fn reads_every_setting() {
         let text = "# comment\n\n PHOEBUS_GW = pg1 \nPHOEBUS_PATH=pg2,pg3/1\nPHOEBUS_ONLY=10.0.0.0/8\nPHOEBUS_EXCEPT=*:22\n\
                     PHOEBUS_USER=ada@example.org\nPHOEBUS_DISABLE=no\nPHOEBUS_CC=system\nPHOEBUS_BYPASS_RTT=2ms\n\
-                    PHOEBUS_FALLBACK=on\nPHOEBUS_REPORT=/tmp/r\nPHOEBUS_VERBOSE=1\nPHOEBUS_CACHE=/tmp/c\n";
+                    PHOEBUS_FALLBACK=on\nPHOEBUS_REPORT=/tmp/r\nPHOEBUS_VERBOSE=1\nPHOEBUS_CACHE=/tmp/c\n\
+                    PHOEBUS_FIRST_HOP=udt/5007\nPHOEBUS_CA=/etc/ca.pem\nPHOEBUS_CERT=/home/ada/c.pem\n\
+                    PHOEBUS_KEY=/home/ada/k.pem\nPHOEBUS_AGENT_IDLE=30s\n";
         let expected = Settings {
             path: Endpoint::parse_path("pg2/5006,pg3/1").unwrap(),
             only: Some("10.0.0.0/8".parse().unwrap()),
@@ -390,6 +431,11 @@ mod tests {
             report: Some("/tmp/r".into()),
             verbose: true,
             cache: Some("/tmp/c".into()),
+            first_hop: Some("udt/5007".parse().unwrap()),
+            authorities: Some("/etc/ca.pem".into()),
+            certificate: Some("/home/ada/c.pem".into()),
+            key: Some("/home/ada/k.pem".into()),
+            agent_idle: Duration::from_secs(30),
         };
         assert_eq!(load(&[], &[file(text)]).unwrap(), expected);
     }

@@ -280,6 +280,17 @@ fn a_greeted_connection_carries_one_framed_session_after_another() {
 }
 
 #[test]
+fn a_greeting_says_which_process_sends_it_and_what_for() {
+    for (beacon, instance) in [(false, 0), (true, 0), (false, 1), (true, u64::MAX)] {
+        let hello = Hello { beacon, instance, ..Hello::of("agent") };
+        let mut client = Initiator::greet(vec![0; 4096], Vec::new(), &hello, None).unwrap();
+        let mut acceptor = Acceptor::new("pg1");
+        to_acceptor(&mut acceptor, &flight(&mut client), &[4096]).unwrap();
+        assert_eq!((acceptor.peer_is_beacon(), acceptor.peer_instance()), (beacon, instance));
+    }
+}
+
+#[test]
 fn a_challenge_holds_the_session_until_the_peer_is_believed() {
     let mut client = client(Mode::Raw);
     let sent = flight(&mut client);

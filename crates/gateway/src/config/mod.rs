@@ -3,6 +3,7 @@
 //! Whatever is wrong is said with file, line, column and what was expected. The default allows nothing: without `[[allow]]`
 //! rules every session is refused (invariant 5).
 
+mod agent;
 mod driver;
 mod error;
 mod pattern;
@@ -10,11 +11,12 @@ mod raw;
 mod read;
 mod security;
 
+pub use agent::Agent;
 pub use driver::Driver;
 pub use error::ConfigError;
 pub(crate) use pattern::is_local;
-pub use pattern::{Net, Pattern};
-pub use raw::{Auth, Limits, Log, LogFormat, LogLevel, Pool};
+pub use pattern::{Net, Pattern, Proved};
+pub use raw::{Auth, ClientCertificate, Limits, Log, LogFormat, LogLevel, Pool};
 pub use security::transports;
 
 use phoebus_net::Profile;
@@ -85,6 +87,8 @@ pub struct Listen {
     pub profile: Arc<Profile>,
     /// Whether clients must say who they are.
     pub auth: Auth,
+    /// Whether they must prove it, where there is TLS or QUIC.
+    pub client_certificate: ClientCertificate,
 }
 
 /// A neighbouring gateway.
@@ -135,6 +139,8 @@ pub enum Source {
     Net(Net),
     /// This peer.
     Peer(String),
+    /// Whoever has a certificate for such a name.
+    Certificate(Proved),
 }
 
 impl Config {

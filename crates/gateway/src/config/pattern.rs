@@ -146,6 +146,44 @@ impl fmt::Display for Pattern {
     }
 }
 
+/// Names that a certificate may be for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Proved {
+    /// `*`: any.
+    Any,
+    /// `ada.users.example`: this one.
+    Name(String),
+    /// `.users.example`: those of this domain.
+    Domain(String),
+}
+
+impl Proved {
+    /// Whether a certificate for `names` is meant; none that is for nobody.
+    pub(crate) fn fits(&self, names: &[String]) -> bool {
+        names.iter().any(|name| match self {
+            Self::Any => true,
+            Self::Name(own) => own == name,
+            Self::Domain(domain) => in_domain(name, domain),
+        })
+    }
+}
+
+impl FromStr for Proved {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix('.') {
+            _ if text == "*" => Ok(Self::Any),
+            Some(domain) if is_name(domain) => Ok(Self::Domain(domain.to_owned())),
+            None if is_name(text) || text.parse::<IpAddr>().is_ok() => Ok(Self::Name(text.to_owned())),
+            _ => Err(format!(
+                "\"certificate:{text}\" names no certificates; expected one such as certificate:ada.users.example, \
+                 certificate:.users.example or certificate:*"
+            )),
+        }
+    }
+}
+
 /// The ports of an entry such as `22` or `5000-5999`.
 pub(super) fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -194,6 +232,21 @@ mod tests {
 
     fn addr(text: &str) -> IpAddr {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn certificates_are_told_by_their_names() {
+        let fits = |pattern: &str, names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            pattern.parse::<Proved>().unwrap().fits(&names)
+        };
+        assert!(fits("*", &["ada"]) && !fits("*", &[]));
+        assert!(fits("ada.users.example", &["other", "ada.users.example"]) && !fits("ada.users.example", &["ada"]));
+        assert!(fits(".users.example", &["ada.users.example"]) && !fits(".users.example", &["ada.superusers.example"]));
+        assert!(fits("192.0.2.7", &["192.0.2.7"]));
+        for text in ["", ".", "a b", "*.users.example", "10.0.0.0/8"] {
+            assert!(text.parse::<Proved>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The configuration as it stands in the file: TOML, unknown keys refused.
 
 use phoebus_net::Profile;
+use phoebus_proto::agent::Secret;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
@@ -74,6 +75,18 @@ pub(super) struct Listen {
     pub(super) profile: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) auth: Auth,
+    pub(super) client_certificate: Option<Spanned<ClientCertificate>>,
+}
+
+/// Whether those who connect to a listener with TLS or QUIC have to show a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientCertificate {
+    /// Whoever shows none is turned away.
+    #[default]
+    Required,
+    /// Whoever shows none is judged by address, as programs are that come in the clear. Peers show theirs all the same.
+    Optional,
 }
 
 /// Who may open sessions on a listener.
@@ -85,6 +98,9 @@ pub enum Auth {
     None,
     /// Whoever the allow rules admit and who gives an e-mail address (P26).
     Anonymous,
+    /// Whoever knows an agent's secret: this user's own programs.
+    #[serde(skip)]
+    Secret(Secret),
 }
 
 #[derive(Deserialize)]
@@ -156,6 +172,11 @@ pub struct Limits {
     /// The same from one source. 512: many programs start at once, and
     /// yet one source does not keep others out. Peers are exempt.
     pub handshakes_per_source: NonZeroU32,
+    /// Connections of clients that are kept between sessions, those of agents: protected ones, of whom a rule lets have
+    /// anything. 1024: an agent keeps a few. Further ones are closed once they are idle for `handshake_timeout`.
+    pub clients: u32,
+    /// The same from one source. 64: the agents of the users of a login node.
+    pub clients_per_source: u32,
     /// Threads that relay. Default: one for each processor, since each keeps one busy.
     pub threads: Option<NonZeroUsize>,
     /// Memory for each direction of a session, in the kernel: receive buffer, pipe, send buffer. Default: what the
@@ -175,7 +196,7 @@ pub struct Limits {
     /// A session without a byte for this long is ended. 0, never, by default: a direct connection would live on too, and
     /// keepalive finds the dead ones.
     pub idle_timeout: Span,
-    /// An idle connection from a peer is closed after this. 15 minutes: well above the peer's own `pool.idle`.
+    /// An idle connection from a peer, or a client's that is kept, is closed after this. 15 minutes: well above the peer's own `pool.idle`.
     pub peer_idle_timeout: Span,
     /// On SIGTERM, time for sessions to finish. 60 s: below the 90 s after which systemd kills.
     pub drain_timeout: Span,
@@ -194,6 +215,8 @@ impl Default for Limits {
             threads: None,
             handshakes: count(2048),
             handshakes_per_source: count(512),
+            clients: 1024,
+            clients_per_source: 64,
             buffer: None,
             pipe: ByteSize(512 << 10),
             pipes: None,

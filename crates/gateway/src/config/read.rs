@@ -3,6 +3,7 @@
 use super::security::Carriage;
 use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Places, Pool, Route, Rule, Source, pattern, raw};
 use phoebus_net::Profile;
+use phoebus_proto::agent::AGENT;
 use phoebus_proto::endpoint::is_name;
 use phoebus_proto::units::Span;
 use std::collections::BTreeMap;
@@ -40,7 +41,7 @@ impl Reader<'_> {
         let listeners = self.listeners(&raw.listen, &profiles, &carriage)?;
         let peers = self.peers(&raw.peer, &profiles, &carriage, &name)?;
         let routes = self.routes(&raw.route, &profiles, &peers)?;
-        let rules = raw.allow.iter().map(|allow| self.rule(allow, &peers)).collect::<Result<_, _>>()?;
+        let rules = raw.allow.iter().map(|allow| self.rule(allow, &peers, &carriage)).collect::<Result<_, _>>()?;
         let direct = self.profile(None, &profiles)?;
         let places = Places {
             listeners: raw.listen.iter().map(|listen| self.place(&listen.address)).collect(),
@@ -76,7 +77,9 @@ impl Reader<'_> {
         };
         let name = given.get_ref().to_ascii_lowercase();
         // Peers, paths and log lines carry it.
-        if is_name(&name) {
+        if name == AGENT {
+            Err(self.at(given, format!("\"{AGENT}\" is what agents call themselves; expected another name")))
+        } else if is_name(&name) {
             Ok(name)
         } else {
             Err(self.at(given, format!("\"{name}\" is no name; expected one such as pg1 or pg1.example.org")))
@@ -136,7 +139,8 @@ impl Reader<'_> {
             }
             let security = self.least_security(listen, &transport, carriage)?;
             let profile = self.profile(listen.profile.as_ref(), profiles)?;
-            listeners.push(Listen { address, transport, security, profile, auth: listen.auth });
+            let client_certificate = self.client_certificate(listen, &transport, security, carriage)?;
+            listeners.push(Listen { address, transport, security, profile, auth: listen.auth, client_certificate });
         }
         Ok(listeners)
     }
@@ -161,7 +165,7 @@ impl Reader<'_> {
         let mut peers = BTreeMap::new();
         for peer in raw {
             let name = peer.name.get_ref().to_ascii_lowercase();
-            if !is_name(&name) || name == "direct" {
+            if !is_name(&name) || name == "direct" || name == AGENT {
                 return Err(self.at(&peer.name, format!("\"{name}\" is no name for a peer; expected one such as pg2")));
             }
             if name == own_name {
@@ -220,16 +224,21 @@ impl Reader<'_> {
         Ok(routes)
     }
 
-    fn rule(&self, raw: &raw::Allow, peers: &BTreeMap<String, Peer>) -> Result<Rule, ConfigError> {
+    fn rule(&self, raw: &raw::Allow, peers: &BTreeMap<String, Peer>, carriage: &Carriage) -> Result<Rule, ConfigError> {
         let source = |text: &Spanned<String>| {
             let name = text.get_ref().to_ascii_lowercase();
+            if let Some(proved) = name.strip_prefix("certificate:") {
+                self.needs_certificates(text, carriage)?;
+                return proved.parse().map(Source::Certificate).map_err(|message: String| self.at(text, message));
+            }
             match text.get_ref().parse() {
                 Ok(net) => Ok(Source::Net(net)),
                 Err(_) if peers.contains_key(&name) => Ok(Source::Peer(name)),
                 Err(_) => Err(self.at(
                     text,
                     format!(
-                        "\"{}\" is neither an address range such as 10.1.0.0/16 nor a configured peer",
+                        "\"{}\" is neither an address range such as 10.1.0.0/16 nor a configured peer, nor \
+                         certificate:NAME",
                         text.get_ref()
                     ),
                 )),

@@ -1,7 +1,7 @@
 //! What carries the connections of listeners and peers, and what protects them.
 
 use super::read::Reader;
-use super::{ConfigError, Driver, raw};
+use super::{ClientCertificate, ConfigError, Driver, raw};
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_net::transport::{Registry, Security};
 use std::path::{Path, PathBuf};
@@ -102,6 +102,28 @@ impl Reader<'_> {
             return Err(self.at(address, message));
         }
         Ok(least)
+    }
+
+    /// Whether clients of a listener have to show a certificate: yes, unless something else is said.
+    pub(super) fn client_certificate(
+        &self,
+        listen: &raw::Listen,
+        transport: &str,
+        least: Security,
+        carriage: &Carriage,
+    ) -> Result<ClientCertificate, ConfigError> {
+        let Some(wanted) = &listen.client_certificate else { return Ok(ClientCertificate::Required) };
+        self.needs_certificates(wanted, carriage)?;
+        if transport != "tcp" && least == Security::None {
+            let message = format!("nobody shows a certificate over {transport} without security = \"encrypt\"");
+            return Err(self.at(wanted, message));
+        }
+        Ok(*wanted.get_ref())
+    }
+
+    /// What `value` asks for cannot be had without certificates.
+    pub(super) fn needs_certificates<T>(&self, value: &Spanned<T>, carriage: &Carriage) -> Result<(), ConfigError> {
+        if carriage.has_credentials { Ok(()) } else { Err(self.at(value, format!("this needs certificates; {MAKE}"))) }
     }
 
     /// The protection of connections to and from a peer: all is encrypted unless something else is said.

@@ -5,6 +5,7 @@
 
 mod parting;
 
+use crate::admit;
 use crate::caller::Caller;
 use crate::config::{Auth as WantedAuth, Listen};
 use crate::counters::count;
@@ -92,6 +93,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, accepted: Box<dyn Pending>, from: Sock
             counted,
             place: Some(place),
             slot: Some(slot),
+            kept: None,
             deadline,
             identity: String::new(),
             authenticated: false,
@@ -126,6 +128,8 @@ struct Connection {
     place: Option<Place>,
     /// Held while nothing was asked for, or what was asked for was refused.
     slot: Option<Slot>,
+    /// Held by a client whose connection is kept between sessions.
+    kept: Option<Slot>,
     /// Until when a stranger must have asked for something.
     deadline: Instant,
     /// The e-mail address of AUTH.
@@ -207,15 +211,19 @@ impl Connection {
         });
     }
 
-    /// Waits until something is asked for: a stranger, and anyone before its greeting, until the deadline; a peer
-    /// longer.
+    /// Waits until something is asked for: a stranger, and anyone before its greeting, until the deadline; a peer, and a
+    /// client that is kept, longer.
     async fn next_request(&mut self) -> Result<(), Parting> {
         let shared = self.shared.clone();
         let request = async {
             let late = |_| Parting::Late;
             timeout_at(self.deadline.into(), greeting(&self.stream, &mut self.acceptor)).await.map_err(late)??;
             let setup = self.shared.setup();
-            if self.caller(&setup).peer().is_some() {
+            let is_peer = self.caller(&setup).peer().is_some();
+            if !is_peer && self.kept.is_none() && self.acceptor.state() != State::Asked {
+                self.kept = self.keep(&setup);
+            }
+            if is_peer || self.kept.is_some() {
                 // It opens connections ahead of need, and keeps them between sessions.
                 self.slot = None;
                 self.place = self.place.take().filter(|_| self.acceptor.state() == State::Asked);
@@ -234,14 +242,28 @@ impl Connection {
         }
     }
 
+    /// The right of a client to stay between sessions: its connection is protected, some rule is for it, and there is room.
+    fn keep(&self, setup: &Setup) -> Option<Slot> {
+        let (limits, addr) = (&setup.config.limits, self.from.ip());
+        let stranger = matches!(self.caller(setup), Caller::Stranger);
+        let protected = self.stream.security() > Security::None && self.stream.security() >= self.terms.security;
+        let welcome = stranger && protected && admit::may_ask(&setup.config, addr, self.proved());
+        let slot = || self.shared.clients.take(addr, limits.clients, limits.clients_per_source).ok();
+        if welcome { slot() } else { None }
+    }
+
+    /// The names that the other end's certificate is for.
+    fn proved(&self) -> &[String] {
+        self.stream.identity().map_or(&[], |identity| &identity.names)
+    }
+
     fn caller<'a>(&self, setup: &'a Setup) -> Caller<'a> {
         Caller::of(setup, self.acceptor.peer_name(), self.from.ip(), &self.stream)
     }
 
     /// What is known of who asks: the name of the certificate, or else the address that was given.
     fn identity(&self) -> &str {
-        let proved = self.stream.identity().and_then(|identity| identity.names.first());
-        proved.map_or(&self.identity, String::as_str)
+        self.proved().first().map_or(&self.identity, String::as_str)
     }
 
     fn asked(&mut self, setup: &Setup) -> Asked {
@@ -257,6 +279,16 @@ impl Connection {
             _ if self.acceptor.peer_is_beacon() => {
                 Asked::Refuse(Refusal::new(Code::Protocol, "nothing can be asked for on a beacon"))
             }
+            acceptor::Request::Auth(Auth { mechanism: Auth::AGENT, data }) => match self.terms.auth {
+                WantedAuth::Secret(secret) if secret.is(data) => {
+                    self.authenticated = true;
+                    self.acceptor.accept_auth();
+                    Asked::Again
+                }
+                _ => Asked::Refuse(Refusal::new(Code::AuthFailed, "that is not the secret of this agent")),
+            },
+            // A secret is what it is, and no address stands in for it.
+            acceptor::Request::Auth(_) if matches!(self.terms.auth, WantedAuth::Secret(_)) => self.challenge(),
             acceptor::Request::Auth(Auth { mechanism: Auth::ANONYMOUS, data }) => match email(data) {
                 Some(address) => {
                     self.identity = address.to_owned();
@@ -267,12 +299,18 @@ impl Connection {
                 None => Asked::Refuse(Refusal::new(Code::AuthFailed, "anonymous sessions need an e-mail address")),
             },
             acceptor::Request::Auth(_) => self.challenge(),
-            acceptor::Request::Open(_) if self.terms.auth == WantedAuth::Anonymous && !self.authenticated => {
+            acceptor::Request::Open(_) if self.terms.auth != WantedAuth::None && !self.authenticated => {
                 self.challenge()
             }
             acceptor::Request::Open(open) => {
                 let peer = caller.peer().map(|pool| pool.peer.name.as_str());
-                Asked::Session(Box::new(Request::new(&open, self.from, peer, self.identity())))
+                let proved = self.proved().to_vec();
+                let instance = if peer.is_some() { 0 } else { self.acceptor.peer_instance() };
+                Asked::Session(Box::new(Request {
+                    proved,
+                    instance,
+                    ..Request::new(&open, self.from, peer, self.identity())
+                }))
             }
             acceptor::Request::Attach(_) => {
                 Asked::Refuse(Refusal::new(Code::Requirement, "this gateway has no bundles of connections"))
@@ -281,7 +319,8 @@ impl Connection {
     }
 
     fn challenge(&mut self) -> Asked {
-        let challenge = Challenge { mechanisms: List::new(&[Auth::ANONYMOUS]), data: &[] };
+        let wanted = [if let WantedAuth::Secret(_) = self.terms.auth { Auth::AGENT } else { Auth::ANONYMOUS }];
+        let challenge = Challenge { mechanisms: List::new(&wanted), data: &[] };
         match self.acceptor.challenge(&challenge) {
             Ok(()) => Asked::Again,
             Err(error) => Asked::Refuse(Refusal::new(Code::Internal, error.to_string())),
@@ -318,7 +357,7 @@ impl Connection {
 
     /// Carries the session. Returns the connection, if it may carry another.
     async fn carry(self: Box<Self>, setup: Arc<Setup>, ready: Box<Ready>) -> Option<Box<Self>> {
-        let Self { shared, stream, acceptor, from, terms, counted, place, identity, authenticated, .. } = *self;
+        let Self { shared, stream, acceptor, from, terms, counted, kept, place, identity, authenticated, .. } = *self;
         // What only another session would need is not kept through a raw one, which may be idle for hours.
         let next = (ready.mode == Mode::Framed).then(|| Box::new((acceptor, identity)));
         let stream = ready.carry(&shared, &setup, stream).await?;
@@ -342,6 +381,7 @@ impl Connection {
             counted,
             place,
             slot,
+            kept,
             deadline,
             identity,
             authenticated,

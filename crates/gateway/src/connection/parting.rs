@@ -34,8 +34,11 @@ impl Connection {
         if let Parting::Failed(HandshakeError::Io(error)) = why
             && self.acceptor.peer_is_beacon()
             && is_death(error)
-            && let Some(pool) = self.caller(&setup).peer()
         {
+            let Some(pool) = self.caller(&setup).peer() else {
+                let sessions = self.shared.sessions.client_died(self.acceptor.peer_instance());
+                return debug!(from = %self.from, sessions, "a client's agent has died: its beacon was reset");
+            };
             let (peer, sessions) = (&pool.peer.name, self.shared.sessions.peer_died(&pool.peer.name));
             pool.give_up();
             warn!(peer, sessions, "the peer has died: its beacon was reset");

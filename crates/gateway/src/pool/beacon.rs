@@ -85,7 +85,7 @@ impl Pool {
 
     async fn light(&self, beside: &Arc<dyn Transport>) -> Result<Arc<Stream>, crate::refusal::Refusal> {
         let stream = self.reach(beside).await?;
-        let hello = Hello { beacon: true, ..Hello::of(&self.own.name) };
+        let hello = Hello { beacon: true, ..self.own.hello() };
         Ok(self.greet_on(stream, &hello).await?.stream)
     }
 

@@ -6,6 +6,7 @@ use crate::refusal::Refusal;
 use phoebus_net::host::Host;
 use phoebus_net::transport::{Target, Transport};
 use phoebus_net::{Error, Stream, code_of, dial};
+use phoebus_proto::agent::AGENT;
 use phoebus_proto::endpoint::Host as HostName;
 use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::message::{Auth, Hello};
@@ -72,7 +73,7 @@ impl Pool {
 
     /// A connection that is ready for sessions.
     pub(super) async fn greet(&self) -> Result<Warm, Refusal> {
-        let warm = self.greet_on(self.dial().await?, &Hello::of(&self.own.name)).await?;
+        let warm = self.greet_on(self.dial().await?, &self.own.hello()).await?;
         self.look_at(&warm);
         Ok(warm)
     }
@@ -85,6 +86,8 @@ impl Pool {
         answer(&warm.stream, &mut warm.asking, &mut false).await.map_err(|error| self.failed(&error))?;
         if let Some(hello) = warm.asking.hello()
             && hello.name != self.peer.name
+            // An agent knows its gateway by the name that its user has for it.
+            && self.own.name != AGENT
             && !self.misnamed.swap(true, Ordering::Relaxed)
         {
             let calls = hello.name;

@@ -1,6 +1,9 @@
 //! Connections that wait: greeted ahead of need, looked after, lent and taken back.
 
 use super::{Pool, Warm, lock};
+use crate::refusal::Refusal;
+use phoebus_proto::session::Code;
+use phoebus_proto::units::Span;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -49,6 +52,17 @@ impl Pool {
             }
             let _ = timeout(pause, self.wanted.notified()).await;
         }
+    }
+
+    /// Makes a connection ahead of need, now: whether the peer can be had shows.
+    pub(crate) async fn try_peer(&self) -> Result<(), Refusal> {
+        let limit = self.limits.greeting;
+        let warm = timeout(limit, self.greet()).await.unwrap_or_else(|_| {
+            let reason = format!("{} did not answer within {}", self.peer.name, Span(limit));
+            Err(Refusal::at(&self.peer.name, Code::TimedOut, reason))
+        })?;
+        self.keep(warm);
+        Ok(())
     }
 
     /// The connection used last: its window is the freshest.

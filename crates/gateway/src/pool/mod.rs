@@ -60,6 +60,14 @@ pub(crate) struct Own {
     pub(crate) name: String,
     /// An e-mail address.
     pub(crate) contact: Option<String>,
+    /// Which process of that name it is.
+    pub(crate) instance: u64,
+}
+
+impl Own {
+    pub(super) fn hello(&self) -> Hello<'_> {
+        Hello { instance: self.instance, ..Hello::of(&self.name) }
+    }
 }
 
 /// Bounds on reaching a peer.
@@ -192,7 +200,7 @@ impl Pool {
     async fn ask_anew(&self, request: &Request) -> Result<Warm, Refusal> {
         let stream = self.dial().await?;
         let mode = warm::mode_on(&stream);
-        let hello = Hello::of(&self.own.name);
+        let hello = self.own.hello();
         let asking = request.onward(&self.own.name, mode, 0, |open| {
             Asking::connect(vec![0; OUT_SIZE], Vec::new(), &hello, self.auth().as_ref(), open)
         });

@@ -133,8 +133,17 @@ impl Certificates {
 
     /// `[tls]` with a certificate for `name` that counts for `days`; one that was there under that name is replaced.
     pub(crate) fn issue_as(&self, file: &str, name: &str, days: u32) -> String {
+        self.write(file, name, &[], days)
+    }
+
+    /// One for `name` and the names in `also`.
+    pub(crate) fn issue_for(&self, name: &str, also: &[String]) -> String {
+        self.write(name, name, also, 365)
+    }
+
+    fn write(&self, file: &str, name: &str, also: &[String], days: u32) -> String {
         let life = Duration::from_secs(24 * 3600) * days;
-        let issued = self.authority.issue(name, &[], SystemTime::now(), life).unwrap();
+        let issued = self.authority.issue(name, also, SystemTime::now(), life).unwrap();
         let path = |end: &str| self.dir.path().join(format!("{file}.{end}"));
         std::fs::write(path("pem"), issued.certificate).unwrap();
         std::fs::write(path("key"), issued.key).unwrap();
@@ -159,6 +168,8 @@ pub(crate) struct Ask {
     pub(crate) resumable: bool,
     /// The e-mail address of AUTH.
     pub(crate) email: Option<String>,
+    /// The secret of an agent.
+    pub(crate) secret: Option<Vec<u8>>,
     /// Bytes that follow OPEN at once.
     pub(crate) early: Vec<u8>,
 }
@@ -195,6 +206,7 @@ impl Ask {
             requirements: Requirements::default(),
             resumable: false,
             email: None,
+            secret: None,
             early: Vec::new(),
         }
     }
@@ -222,7 +234,8 @@ impl Ask {
             resumable: self.resumable,
             ..Open::new(self.session, self.destination.as_ref())
         };
-        let auth = self.email.as_ref().map(|email| Auth { mechanism: Auth::ANONYMOUS, data: email.as_bytes() });
+        let email = self.email.as_ref().map(|email| Auth { mechanism: Auth::ANONYMOUS, data: email.as_bytes() });
+        let auth = self.secret.as_ref().map(|secret| Auth { mechanism: Auth::AGENT, data: secret }).or(email);
         let mut client = Initiator::connect(vec![0; 8192], Vec::new(), &Hello::of(""), auth.as_ref(), &open).unwrap();
         let mut first = client.outgoing().to_vec();
         client.sent(first.len());

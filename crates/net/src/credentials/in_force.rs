@@ -1,7 +1,7 @@
 //! What is in force, and the parts of a TLS configuration that ask for it at each handshake.
 
 use super::certificate::{Certificate, unusable};
-use super::{CredentialFiles, CredentialsError, pem, provider};
+use super::{CredentialsError, Files, pem, provider};
 use rustls::client::ResolvesClientCert;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -17,47 +17,64 @@ use std::time::SystemTime;
 
 /// What the files said.
 pub(super) struct InForce {
-    /// This end's own.
-    pub(super) certificate: Certificate,
     /// When the first of what is needed expires.
     pub(super) expires: SystemTime,
-    key: Arc<CertifiedKey>,
+    /// This end's own certificate with its key.
+    own: Option<(Certificate, Arc<CertifiedKey>)>,
     authorities: Vec<CertificateDer<'static>>,
     servers: Arc<WebPkiServerVerifier>,
     clients: Arc<dyn ClientCertVerifier>,
 }
 
 impl InForce {
-    pub(super) fn load(files: &CredentialFiles) -> Result<Self, CredentialsError> {
-        let chain = pem::certificates(&files.certificate)?;
-        let said = parse_all(&files.certificate, &chain)?;
-        let own = &said[0];
-        if own.names.is_empty() {
-            return Err(unusable(
-                &files.certificate,
-                0,
-                "names nobody; expected the DNS names of this gateway in its subject alternative name",
-            ));
-        }
+    pub(super) fn load(files: &Files) -> Result<Self, CredentialsError> {
+        let own = files.own.as_ref().map(|(certificate, key)| own(certificate, key)).transpose()?;
         let authorities = pem::certificates(&files.authorities)?;
         let trusted = parse_all(&files.authorities, &authorities)?;
         // Of several authorities, one that expires is one that was replaced.
         let last_authority = trusted.iter().map(|authority| authority.not_after).max();
-        let expires = said.iter().map(|one| one.not_after).chain(last_authority).min().unwrap_or(own.not_after);
+        let ends = own.iter().map(|(_, _, expires)| *expires).chain(last_authority).min();
         let (servers, clients) = verifiers(&files.authorities, &authorities)?;
-        let key = certified(files, chain)?;
-        Ok(Self { certificate: own.clone(), expires, key, authorities, servers, clients })
+        let expires = ends.unwrap_or(SystemTime::UNIX_EPOCH);
+        let own = own.map(|(certificate, key, _)| (certificate, key));
+        Ok(Self { expires, own, authorities, servers, clients })
+    }
+
+    /// This end's own certificate.
+    pub(super) fn certificate(&self) -> Option<&Certificate> {
+        self.own.as_ref().map(|(certificate, _)| certificate)
+    }
+
+    fn key(&self) -> Option<Arc<CertifiedKey>> {
+        self.own.as_ref().map(|(_, key)| key.clone())
     }
 
     fn is_as(&self, other: &Self) -> bool {
-        self.key.cert == other.key.cert && self.authorities == other.authorities
+        let chain = |of: &Self| of.own.as_ref().map(|(_, key)| key.cert.clone());
+        chain(self) == chain(other) && self.authorities == other.authorities
     }
 }
 
 impl fmt::Debug for InForce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InForce").field("certificate", &self.certificate).finish_non_exhaustive()
+        f.debug_struct("InForce").field("certificate", &self.certificate()).finish_non_exhaustive()
     }
+}
+
+/// A certificate, its key, and when the first of it and of those above it expires.
+fn own(file: &Path, key: &Path) -> Result<(Certificate, Arc<CertifiedKey>, SystemTime), CredentialsError> {
+    let chain = pem::certificates(file)?;
+    let said = parse_all(file, &chain)?;
+    let own = &said[0];
+    if own.names.is_empty() {
+        return Err(unusable(
+            file,
+            0,
+            "names nobody; expected the DNS names of this gateway in its subject alternative name",
+        ));
+    }
+    let expires = said.iter().map(|one| one.not_after).min().unwrap_or(own.not_after);
+    Ok((own.clone(), certified(file, key, chain)?, expires))
 }
 
 fn parse_all(file: &Path, all: &[CertificateDer<'_>]) -> Result<Vec<Certificate>, CredentialsError> {
@@ -86,15 +103,14 @@ fn verifiers(file: &Path, authorities: &[CertificateDer<'static>]) -> Result<Ver
 }
 
 fn certified(
-    files: &CredentialFiles,
+    certificate: &Path,
+    key: &Path,
     chain: Vec<CertificateDer<'static>>,
 ) -> Result<Arc<CertifiedKey>, CredentialsError> {
-    CertifiedKey::from_der(chain, pem::key(&files.key)?, &provider()).map(Arc::new).map_err(|error| match error {
-        Error::InconsistentKeys(_) => {
-            CredentialsError::Mismatch { certificate: files.certificate.clone(), key: files.key.clone() }
-        }
+    CertifiedKey::from_der(chain, pem::key(key)?, &provider()).map(Arc::new).map_err(|error| match error {
+        Error::InconsistentKeys(_) => CredentialsError::Mismatch { certificate: certificate.into(), key: key.into() },
         _ => CredentialsError::Unusable {
-            file: files.key.clone(),
+            file: key.into(),
             problem:
                 "the private key is of no use; expected Ed25519, ECDSA on P-256 or P-384, or RSA of 2048 bits and more"
                     .to_owned(),
@@ -130,17 +146,17 @@ pub(super) struct Own(pub(super) Arc<Holder>);
 
 impl ResolvesServerCert for Own {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.get().key.clone())
+        self.0.get().key()
     }
 }
 
 impl ResolvesClientCert for Own {
     fn resolve(&self, _authorities: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.get().key.clone())
+        self.0.get().key()
     }
 
     fn has_certs(&self) -> bool {
-        true
+        self.0.get().own.is_some()
     }
 }
 
@@ -185,9 +201,17 @@ impl ServerCertVerifier for Servers {
 
 /// Verifies those who connect.
 #[derive(Debug)]
-pub(super) struct Clients(pub(super) Arc<Holder>);
+pub(super) struct Clients {
+    pub(super) holder: Arc<Holder>,
+    /// Whether those who show no certificate are taken as well.
+    pub(super) open: bool,
+}
 
 impl ClientCertVerifier for Clients {
+    fn client_auth_mandatory(&self) -> bool {
+        !self.open
+    }
+
     /// None: they would be those of the first files.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
@@ -199,7 +223,7 @@ impl ClientCertVerifier for Clients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.0.get().clients.verify_client_cert(end_entity, intermediates, now)
+        self.holder.get().clients.verify_client_cert(end_entity, intermediates, now)
     }
 
     fn verify_tls12_signature(
@@ -208,7 +232,7 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.get().clients.verify_tls12_signature(message, cert, dss)
+        self.holder.get().clients.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -217,10 +241,10 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.get().clients.verify_tls13_signature(message, cert, dss)
+        self.holder.get().clients.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.get().clients.supported_verify_schemes()
+        self.holder.get().clients.supported_verify_schemes()
     }
 }

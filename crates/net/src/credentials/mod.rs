@@ -3,6 +3,8 @@
 //!
 //! - [`Credentials`] gives the TLS configurations of both roles: TLS 1.3 alone, both ends with certificates, no tickets, no
 //!   resumption and no early data, so that each connection proves anew who is at its ends.
+//! - An end that is connected to may take those who show none as well, where it was told to, and an end that only connects may
+//!   have none: [`Credentials::open`], [`Credentials::trusting`].
 //! - Files are read again while connections are open and without a new configuration: the configurations ask for what is in
 //!   force at each handshake ([`Credentials::reload`]).
 //! - [`Certificate`] says what a certificate says; [`Authority`] makes one, for those who have none.
@@ -28,7 +30,7 @@ use rustls::server::NoServerSessionStorage;
 use rustls::version::TLS13;
 use rustls::{CipherSuite, ClientConfig, ServerConfig};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
@@ -50,8 +52,23 @@ pub struct CredentialFiles {
 /// A certificate with its key and the authorities that are trusted. A clone shares what is in force with its original.
 #[derive(Debug, Clone)]
 pub struct Credentials {
-    files: Arc<CredentialFiles>,
+    files: Arc<Files>,
     holder: Arc<Holder>,
+    open: bool,
+}
+
+/// What was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Files {
+    /// The certificate and its key, of an end that has them.
+    own: Option<(PathBuf, PathBuf)>,
+    authorities: PathBuf,
+}
+
+impl From<CredentialFiles> for Files {
+    fn from(CredentialFiles { certificate, key, authorities }: CredentialFiles) -> Self {
+        Self { own: Some((certificate, key)), authorities }
+    }
 }
 
 impl Credentials {
@@ -60,13 +77,32 @@ impl Credentials {
     /// # Errors
     /// [`CredentialsError`], naming the file, and the line where there is one.
     pub fn load(files: CredentialFiles) -> Result<Self, CredentialsError> {
-        let holder = Holder::new(InForce::load(&files)?);
-        Ok(Self { files: Arc::new(files), holder: Arc::new(holder) })
+        Self::of(files.into())
     }
 
-    /// Where they came from.
-    pub fn files(&self) -> &CredentialFiles {
-        &self.files
+    /// Those of an end that only connects, and has no certificate to show: it knows whom to trust, and no more.
+    ///
+    /// # Errors
+    /// [`CredentialsError`], as [`Credentials::load`].
+    pub fn trusting(authorities: &Path) -> Result<Self, CredentialsError> {
+        Self::of(Files { own: None, authorities: authorities.to_owned() })
+    }
+
+    fn of(files: Files) -> Result<Self, CredentialsError> {
+        let holder = Holder::new(InForce::load(&files)?);
+        Ok(Self { files: Arc::new(files), holder: Arc::new(holder), open: false })
+    }
+
+    /// The same, which when connected to takes also those who show no certificate. Nothing is known of them then but that
+    /// nobody else reads or writes what they do; a certificate that is shown still has to be one that is trusted.
+    #[must_use]
+    pub fn open(&self) -> Self {
+        Self { open: true, ..self.clone() }
+    }
+
+    /// Whether these come from the same files as `other`, whatever was in them.
+    pub fn same_files(&self, other: &Self) -> bool {
+        self.files == other.files
     }
 
     /// Reads the files again; every later handshake uses them. Says whether anything is different.
@@ -77,9 +113,9 @@ impl Credentials {
         Ok(self.holder.replace(InForce::load(&self.files)?))
     }
 
-    /// What the certificate in force says.
-    pub fn certificate(&self) -> Certificate {
-        self.holder.get().certificate.clone()
+    /// What the certificate in force says; none of an end that has none.
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.holder.get().certificate().cloned()
     }
 
     /// When the first of those in force expires: this end's certificate, one between it and its authority, or an authority
@@ -90,9 +126,9 @@ impl Credentials {
 
     /// What to tell the owner at `now`, if the certificate expires within [`EXPIRY_WARNING`] or is not valid yet.
     pub fn warning(&self, now: SystemTime) -> Option<String> {
-        let file = self.files.certificate.display();
-        let starts = self.holder.get().certificate.not_before;
-        if now < starts {
+        let in_force = self.holder.get();
+        let file = self.files.own.as_ref().map_or(&self.files.authorities, |(certificate, _)| certificate).display();
+        if let Some(starts) = in_force.certificate().map(|own| own.not_before).filter(|starts| now < *starts) {
             return Some(format!(
                 "the certificate in {file} is not valid before {}: is the clock right?",
                 date(starts)
@@ -126,12 +162,13 @@ impl Credentials {
         Arc::new(config)
     }
 
-    /// For those who are connected to. The other end has to show a certificate; whose it is, the connection says.
+    /// For those who are connected to. The other end has to show a certificate, unless these are [open](Credentials::open);
+    /// whose it is, the connection says.
     pub fn server_config(&self, protocols: &[&[u8]]) -> Arc<ServerConfig> {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .unwrap_or_else(|_| unreachable!("the provider has suites of TLS 1.3"))
-            .with_client_cert_verifier(Arc::new(Clients(self.holder.clone())))
+            .with_client_cert_verifier(Arc::new(Clients { holder: self.holder.clone(), open: self.open }))
             .with_cert_resolver(Arc::new(Own(self.holder.clone())));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;

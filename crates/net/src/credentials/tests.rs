@@ -89,7 +89,7 @@ fn both_ends_prove_who_they_are() {
     let place = Place::new();
     let (pg1, pg2) = (place.credentials("pg1.example"), place.credentials("pg2.example"));
     assert_eq!(handshake(&pg1, "pg2.example", &pg2), (Ok(()), Ok(vec!["pg1.example".to_owned()])));
-    let said = pg1.certificate();
+    let said = pg1.certificate().unwrap();
     assert_eq!(
         (said.names, said.issuer, said.authority),
         (vec!["pg1.example".to_owned()], "CN=test authority".to_owned(), false)
@@ -156,7 +156,7 @@ fn expiry_is_told_in_time() {
     let credentials = place.credentials("pg1");
     let now = SystemTime::now();
     let expires = credentials.expires();
-    assert_eq!(expires, credentials.certificate().not_after, "it expires before its authority");
+    assert_eq!(expires, credentials.certificate().unwrap().not_after, "it expires before its authority");
     assert_eq!(credentials.warning(now), None);
     assert_eq!(credentials.warning(expires - EXPIRY_WARNING - Duration::from_secs(1)), None);
     let text = credentials.warning(expires - Duration::from_secs(3 * 24 * 3600)).unwrap();
@@ -251,7 +251,7 @@ fn an_authority_is_what_its_files_say() {
         authorities: place.path("ca.pem"),
     };
     let pg9 = Credentials::load(files.clone()).unwrap();
-    assert_eq!(pg9.certificate().names, ["pg9.example", "192.0.2.7", "2001:db8::1"]);
+    assert_eq!(pg9.certificate().unwrap().names, ["pg9.example", "192.0.2.7", "2001:db8::1"]);
     let pg1 = place.credentials("pg1");
     for name in ["pg9.example", "192.0.2.7", "2001:db8::1"] {
         assert!(handshake(&pg1, name, &pg9).0.is_ok(), "{name}");
@@ -270,4 +270,30 @@ fn an_authority_is_what_its_files_say() {
     for shown in [format!("{pg9:?}"), format!("{issued:?}"), format!("{again:?}")] {
         assert!(!shown.contains("PRIVATE") && shown.len() < 2500, "{shown}");
     }
+}
+
+#[test]
+fn an_end_that_only_connects_needs_no_certificate_where_the_other_does_not_ask_for_one() {
+    let place = Place::new();
+    let pg1 = place.credentials("pg1");
+    let nobody = Credentials::trusting(&place.path("ca.pem")).unwrap();
+    assert_eq!((nobody.certificate(), nobody.warning(SystemTime::now())), (None, None));
+    assert!(nobody.reload().is_ok_and(|changed| !changed));
+
+    let (_, of_server) = handshake(&nobody, "pg1", &pg1);
+    assert_eq!(of_server, Err(Error::NoCertificatesPresented));
+    assert_eq!(handshake(&nobody, "pg1", &pg1.open()), (Ok(()), Ok(Vec::new())));
+    // Who shows one is known by it all the same, and it has to count.
+    let named = handshake(&place.credentials("ada"), "pg1", &pg1.open());
+    assert_eq!(named, (Ok(()), Ok(vec!["ada".to_owned()])));
+    let other = Place::of("another authority");
+    let files = CredentialFiles { authorities: place.path("ca.pem"), ..other.issue("ada", YEAR) };
+    let (_, of_server) = handshake(&Credentials::load(files).unwrap(), "pg1", &pg1.open());
+    assert!(matches!(of_server, Err(Error::InvalidCertificate(_))), "{of_server:?}");
+    // And the other end proves who it is either way.
+    let (of_client, _) = handshake(&nobody, "pg2", &pg1.open());
+    assert!(matches!(of_client, Err(Error::InvalidCertificate(_))), "{of_client:?}");
+    let misled = Credentials::trusting(&other.path("ca.pem")).unwrap();
+    let (of_client, _) = handshake(&misled, "pg1", &pg1.open());
+    assert!(matches!(of_client, Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))), "{of_client:?}");
 }

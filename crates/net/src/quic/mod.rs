@@ -80,6 +80,22 @@ impl Quic {
         Ok(Self { drivers, credentials, options, known, peers })
     }
 
+    /// As [`Transport::listen`], with other credentials for what is accepted there: [open](Credentials::open) ones, say.
+    ///
+    /// # Errors
+    /// [`Error::Listen`], naming the address.
+    pub fn listen_as(
+        &self,
+        addr: SocketAddr,
+        profile: &Profile,
+        credentials: &Credentials,
+    ) -> Result<Box<dyn Listener>, Error> {
+        match listener::listen(addr, profile, credentials, &self.options, &self.drivers, &self.known) {
+            Ok(listener) => Ok(Box::new(listener)),
+            Err(source) => Err(Error::Listen { addr, source }),
+        }
+    }
+
     /// Moves the connections that were made from here to new sockets, as when the host's addresses have changed. The
     /// sessions on them go on.
     ///
@@ -117,10 +133,7 @@ impl Transport for Quic {
     }
 
     fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn Listener>, Error> {
-        match listener::listen(addr, profile, &self.credentials, &self.options, &self.drivers, &self.known) {
-            Ok(listener) => Ok(Box::new(listener)),
-            Err(source) => Err(Error::Listen { addr, source }),
-        }
+        self.listen_as(addr, profile, &self.credentials)
     }
 
     fn abandon(&self, name: &str, code: Code, reason: &str) {

@@ -54,6 +54,7 @@ pub struct Acceptor {
     peer_name: Box<str>,
     peer_features: u64,
     peer_is_beacon: bool,
+    peer_instance: u64,
 }
 
 impl Acceptor {
@@ -68,6 +69,7 @@ impl Acceptor {
             peer_name: "".into(),
             peer_features: 0,
             peer_is_beacon: false,
+            peer_instance: 0,
         }
     }
 
@@ -89,6 +91,11 @@ impl Acceptor {
     /// Whether the peer has called this connection a beacon ([`Hello::beacon`]).
     pub fn peer_is_beacon(&self) -> bool {
         self.peer_is_beacon
+    }
+
+    /// Which process of its name the peer is; 0 if it has not said ([`Hello::instance`]).
+    pub fn peer_instance(&self) -> u64 {
+        self.peer_instance
     }
 
     /// What is still to be sent.
@@ -227,6 +234,7 @@ impl Acceptor {
                 self.peer_features = check_hello(&hello)?;
                 self.peer_name = hello.name.into();
                 self.peer_is_beacon = hello.beacon;
+                self.peer_instance = hello.instance;
                 self.inbox.next();
                 self.state = State::Greeted;
                 self.greet()

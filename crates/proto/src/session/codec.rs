@@ -64,10 +64,14 @@ impl<'a> Message<'a> {
     fn write<W: Write>(&self, e: &mut Encoder<W>) -> Result<(), minicbor::encode::Error<W::Error>> {
         match self {
             Self::Hello(m) => {
-                e.map(7 + u64::from(m.beacon))?.u8(0)?.u8(1)?.u8(1)?.u16(m.version_min)?.u8(2)?.u16(m.version_max)?;
+                let more = u64::from(m.beacon) + u64::from(m.instance != 0);
+                e.map(7 + more)?.u8(0)?.u8(1)?.u8(1)?.u16(m.version_min)?.u8(2)?.u16(m.version_max)?;
                 e.u8(3)?.u64(m.features)?.u8(4)?.u64(m.required)?.u8(5)?.str(m.name)?.u8(6)?.str(m.software)?;
                 if m.beacon {
                     e.u8(7)?.bool(true)?;
+                }
+                if m.instance != 0 {
+                    e.u8(8)?.u64(m.instance)?;
                 }
             }
             Self::Challenge(m) => {
@@ -242,6 +246,7 @@ impl<'a> Hello<'a> {
                 5 => hello.name = fields.text()?,
                 6 => hello.software = fields.text()?,
                 7 => hello.beacon = fields.bool()?,
+                8 => hello.instance = fields.u64()?,
                 _ => fields.skip()?,
             }
         }

@@ -50,6 +50,8 @@ pub struct Hello<'a> {
     /// Whether the connection is a beacon: it carries no sessions, and its reset says that the sender's process has died, with
     /// all that it carried over transports that do not show it.
     pub beacon: bool,
+    /// Which process of that name the sender is, a random number: so a client's beacon is told from another's. 0: not said.
+    pub instance: u64,
 }
 
 impl<'a> Hello<'a> {
@@ -63,6 +65,7 @@ impl<'a> Hello<'a> {
             name,
             software: concat!("phoebus/", env!("CARGO_PKG_VERSION")),
             beacon: false,
+            instance: 0,
         }
     }
 }
@@ -88,6 +91,8 @@ pub struct Auth<'a> {
 impl Auth<'_> {
     /// No proof of identity, only an e-mail address (P26; RFC 4505).
     pub const ANONYMOUS: &'static str = "anonymous";
+    /// Programs of one user towards their agent ([`crate::agent`]); the data is the agent's secret.
+    pub const AGENT: &'static str = "agent";
 }
 
 impl fmt::Debug for Auth<'_> {

@@ -1,0 +1,281 @@
+//! The client-side agent (S1, S12): a gateway bound to loopback that gives a user's programs a first hop over QUIC, UDT or TLS.
+//!
+//! This is what an agent and those who use it agree on: how a first hop is asked for ([`FirstHop`]), where a running agent is
+//! found ([`directory`], [`Place`]), and what its file says ([`Running`]). The file is closed to other users and holds a secret
+//! ([`Secret`]) without which the agent carries nothing, since loopback itself is open to all users of a host.
+
+use crate::settings::Settings;
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// What an agent calls itself; no gateway is called so.
+pub const AGENT: &str = "agent";
+/// How much of an agent's file is read; it is a few lines.
+pub const FILE_MAX: usize = 512;
+/// The file's first line: what it is, and its version.
+const FIRST_LINE: &str = "phoebus-agent 1";
+
+/// How the first hop is to be carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FirstHop {
+    /// By what.
+    pub by: By,
+    /// Which port of the gateway takes it, where that is not the one of its address.
+    pub port: Option<NonZeroU16>,
+}
+
+/// What may carry a first hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum By {
+    /// The program's own TCP connection, without an agent.
+    Tcp,
+    /// TLS on TCP.
+    Tls,
+    /// QUIC.
+    Quic,
+    /// TLS on UDT.
+    Udt,
+}
+
+impl By {
+    const ALL: [Self; 4] = [Self::Tcp, Self::Tls, Self::Quic, Self::Udt];
+
+    /// As settings and reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::Quic => "quic",
+            Self::Udt => "udt",
+        }
+    }
+}
+
+impl FromStr for FirstHop {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, port) = text.split_once('/').map_or((text, None), |(name, port)| (name, Some(port)));
+        let by = By::ALL.into_iter().find(|by| by.name() == name);
+        let port = port.map(|port| port.parse::<NonZeroU16>()).transpose();
+        match (by, port) {
+            (Some(By::Tcp), Ok(Some(_))) | (None, _) | (_, Err(_)) => {
+                Err(format!("\"{text}\" is not a first hop: tcp, tls, quic or udt, or one with a port as in udt/5007"))
+            }
+            (Some(by), Ok(port)) => Ok(Self { by, port }),
+        }
+    }
+}
+
+impl fmt::Display for FirstHop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.by.name())?;
+        self.port.map_or(Ok(()), |port| write!(f, "/{port}"))
+    }
+}
+
+/// What an agent's clients have to know.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; 32]);
+
+impl Secret {
+    /// Whether `bytes` are this secret; how long that takes does not tell where they differ.
+    pub fn is(&self, bytes: &[u8]) -> bool {
+        bytes.len() == self.0.len() && self.0.iter().zip(bytes).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// A running agent, as its file describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Running {
+    /// Where it listens: addresses of loopback, one of each family at most.
+    pub addresses: [Option<SocketAddr>; 2],
+    /// What it wants to hear.
+    pub secret: Secret,
+}
+
+impl Running {
+    /// The file's contents.
+    pub fn text(&self) -> String {
+        let mut text = format!("{FIRST_LINE}\n");
+        for address in self.addresses.iter().flatten() {
+            text.push_str(&format!("listen {address}\n"));
+        }
+        let hex: String = self.secret.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        text.push_str(&format!("secret {hex}\n"));
+        text
+    }
+
+    /// What `text` says, `None` if it is no such file. It must lead to loopback: nothing else is an agent.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        lines.next().filter(|line| *line == FIRST_LINE)?;
+        let (mut addresses, mut secret) = ([None; 2], None);
+        for line in lines {
+            match line.split_once(' ') {
+                Some(("listen", address)) => {
+                    let address: SocketAddr = address.parse().ok()?;
+                    let own = address.ip().is_loopback() && address.port() != 0;
+                    *addresses.iter_mut().find(|slot| slot.is_none() && own)? = Some(address);
+                }
+                Some(("secret", hex)) => secret = Some(Secret(bytes(hex)?)),
+                _ => {}
+            }
+        }
+        addresses[0]?;
+        Some(Self { addresses, secret: secret? })
+    }
+}
+
+fn bytes(hex: &str) -> Option<[u8; 32]> {
+    let (hex, mut bytes) = (hex.as_bytes(), [0; 32]);
+    if hex.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(hex.chunks_exact(2)) {
+        let digit = |c: u8| char::from(c).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+/// Which agent is meant: file names in [`directory`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Of any agent for the first gateway of these settings, whatever carries its hop: the one that was started last.
+    pub any: String,
+    /// Of the one agent with just these settings.
+    pub own: String,
+}
+
+impl Place {
+    /// The agent for the first gateway of `settings`, in the network namespace with this number: loopback is not the same
+    /// in another. `None` without a gateway.
+    pub fn of(settings: &Settings, namespace: u64) -> Option<Self> {
+        let gateway = settings.path.first()?;
+        let text = |file: &Option<PathBuf>| file.as_deref().map_or(Vec::new(), bytes_of);
+        let mut hash = Hash::new();
+        // Who asks and how its bytes are sent is not for another to choose.
+        hash.add(gateway.to_string().as_bytes());
+        hash.add(settings.user.as_deref().unwrap_or_default().as_bytes());
+        hash.add(settings.congestion_control.as_deref().unwrap_or_default().as_bytes());
+        let any = format!("{namespace:x}-{:016x}", hash.0);
+        hash.add(settings.first_hop.map(|hop| hop.to_string()).unwrap_or_default().as_bytes());
+        for file in [&settings.certificate, &settings.key, &settings.authorities] {
+            hash.add(&text(file));
+        }
+        let own = format!("{any}-{:016x}", hash.0);
+        Some(Self { any, own })
+    }
+}
+
+fn bytes_of(file: &Path) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt;
+    file.as_os_str().as_bytes().to_vec()
+}
+
+/// FNV-1a of 64 bits: file names for a handful of settings of one user, who gains nothing by making two meet.
+struct Hash(u64);
+
+impl Hash {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        // The zero parts what could run into each other.
+        for byte in bytes.iter().chain(&[0]) {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+/// Where agents of the user with this number leave their files: `phoebus/agents` in `$XDG_RUNTIME_DIR`, otherwise
+/// `/tmp/phoebus-UID/agents`.
+pub fn directory(lookup: impl Fn(&str) -> Option<String>, uid: u32) -> PathBuf {
+    match lookup("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()) {
+        Some(runtime) => runtime.join("phoebus/agents"),
+        None => format!("/tmp/phoebus-{uid}/agents").into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Endpoint;
+
+    #[test]
+    fn first_hops_are_read_and_written() {
+        for text in ["tcp", "tls", "quic", "udt", "udt/5007", "tls/443"] {
+            assert_eq!(text.parse::<FirstHop>().unwrap().to_string(), text);
+        }
+        for text in ["", "sctp", "quic/", "quic/0", "quic/70000", "tcp/5006", "QUIC"] {
+            let why = text.parse::<FirstHop>().unwrap_err();
+            assert!(why.contains("tcp, tls, quic or udt"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written_and_nothing_else_is() {
+        let running = Running {
+            addresses: [Some("127.0.0.1:4711".parse().unwrap()), Some("[::1]:4712".parse().unwrap())],
+            secret: Secret(std::array::from_fn(|i| i as u8 * 7)),
+        };
+        let text = running.text();
+        assert_eq!(Running::parse(&text), Some(running));
+        assert!(text.len() <= FILE_MAX);
+        assert_eq!(Running::parse(&format!("{text}later versions say more\n")), Some(running));
+        for wrong in [
+            "",
+            "phoebus-agent 2\n",
+            "phoebus-agent 1\nlisten 127.0.0.1:1\n",
+            &text.replace("127.0.0.1", "192.0.2.1"),
+            &text.replace(":4711", ":0"),
+            &text.replace("secret 00", "secret 0"),
+            &text.replace("secret 00", "secret +1"),
+            &format!("{text}listen 127.0.0.1:1\n"),
+        ] {
+            assert_eq!(Running::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_compared_whole_and_never_shown() {
+        let secret = Secret([7; 32]);
+        assert!(secret.is(&[7; 32]));
+        assert!(!secret.is(&[7; 31]) && !secret.is(&[]) && !secret.is(&[8; 32]));
+        assert_eq!(format!("{secret:?}"), "Secret");
+    }
+
+    #[test]
+    fn agents_are_told_apart_by_what_matters() {
+        let base = Settings { path: Endpoint::parse_path("pg1,pg2").unwrap(), ..Settings::default() };
+        let place = |settings: &Settings| Place::of(settings, 7).unwrap();
+        let same = Settings { path: Endpoint::parse_path("pg1,pg3").unwrap(), verbose: true, ..base.clone() };
+        assert_eq!(place(&base), place(&same));
+        assert_ne!(place(&base).any, Place::of(&base, 8).unwrap().any);
+        let user = Settings { user: Some("ada@example.org".into()), ..base.clone() };
+        assert_ne!(place(&base).any, place(&user).any);
+        let quic = Settings { first_hop: Some("quic".parse().unwrap()), ..base.clone() };
+        assert_eq!(place(&base).any, place(&quic).any);
+        assert_ne!(place(&base).own, place(&quic).own);
+        assert_eq!(Place::of(&Settings::default(), 7), None);
+    }
+
+    #[test]
+    fn the_directory_is_the_users() {
+        assert_eq!(directory(|_| None, 1000), PathBuf::from("/tmp/phoebus-1000/agents"));
+        let given = |value: &'static str| directory(move |_| Some(value.to_owned()), 1000);
+        assert_eq!(given("/run/user/1000"), PathBuf::from("/run/user/1000/phoebus/agents"));
+        assert_eq!(given("relative"), PathBuf::from("/tmp/phoebus-1000/agents"));
+    }
+}
