@@ -291,7 +291,7 @@ fn gateways_join_the_ends_in_both_directions() {
 
 #[test]
 fn gateways_join_the_ends_over_another_transport() {
-    join_the_ends(&["--wan-transport", "udt"], "pg1 at pg1:5006 by udt");
+    join_the_ends(&["--wan-transport", "udt"], "pg1 at pg1:5007 by udt");
     join_the_ends(&["--wan-transport", "quic"], "pg1 at pg1:5006 by quic (encrypt)");
     join_the_ends(&["--wan-security", "auth"], "pg1 at pg1:5006 by tcp (auth)");
 }

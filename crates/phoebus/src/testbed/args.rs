@@ -262,13 +262,10 @@ impl Build {
             None if wan_transport == "quic" => Security::Encrypt,
             wanted => wanted.unwrap_or(Security::None),
         };
-        let hosts = self.scenario()?.hosts.into_iter().filter(|host| host.gateway).map(|host| host.name);
-        let certificates = match security {
-            Security::None => None,
-            _ => {
-                Some(certificates(hosts).map_err(|error| system("cannot make certificates")(io::Error::other(error)))?)
-            }
-        };
+        let hosts = self.scenario()?.hosts.into_iter().map(|host| host.name);
+        let certificates = certificates(hosts);
+        let certificates =
+            Some(certificates.map_err(|error| system("cannot make certificates")(io::Error::other(error)))?);
         let (transport, security) = (Some(wan_transport.clone()), Some(security.name().to_owned()));
         Ok(Some(GatewayOptions { program, transport, security, certificates, wan, lan, logs }))
     }
@@ -293,7 +290,7 @@ impl Build {
 }
 
 /// Certificates for these hosts, by an authority of their own that nobody keeps.
-fn certificates(hosts: impl Iterator<Item = String>) -> Result<Certificates, CredentialsError> {
+pub(crate) fn certificates(hosts: impl Iterator<Item = String>) -> Result<Certificates, CredentialsError> {
     /// Longer than any testbed lives.
     const LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
     let now = SystemTime::now();

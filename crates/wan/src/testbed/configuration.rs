@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+/// Where a gateway takes UDT: QUIC has the session port of UDP.
+const UDT_PORT: u16 = DEFAULT_PORT + 1;
+
 /// The configuration of the gateway on the host at `own`.
 pub(super) fn configuration(
     scenario: &Scenario,
@@ -41,25 +44,39 @@ pub(super) fn configuration(
         [from_end, from_peers]
     });
     let transport = options.transport.as_deref().unwrap_or("tcp");
-    let beside = (transport != "tcp").then_some(transport);
+    let security = options.security.as_deref().unwrap_or("none");
+    let port = if transport == "udt" { UDT_PORT } else { DEFAULT_PORT };
+    let has_certificates = options.certificates.is_some();
+    let udt = if transport == "udt" { Some(security) } else { has_certificates.then_some("encrypt") };
+    let quic = has_certificates || transport == "quic";
+    // The last is TCP on the session port: once that listens, all do.
+    let sockets = [
+        quic.then_some((DEFAULT_PORT, "quic", None)),
+        udt.map(|security| (UDT_PORT, "udt", Some(security))),
+        // For the beacons beside UDT.
+        udt.map(|_| (UDT_PORT, "tcp", None)),
+        Some((DEFAULT_PORT, "tcp", None)),
+    ];
     let file = Configuration {
         name: &scenario.hosts[own].name,
         admin: Admin { socket: admin },
         profile: BTreeMap::from([("default", &options.lan), ("wan", &options.wan)]),
         tls: options.certificates.as_ref().map(|_| Tls::of(&scenario.hosts[own].name)),
-        // The last is TCP: once that listens, all do.
-        listen: [beside, Some("tcp")]
+        listen: sockets
             .into_iter()
             .flatten()
-            .flat_map(|transport| listeners(listen, transport))
+            .flat_map(|(port, transport, security)| {
+                let listen = listen.iter().map(move |address| SocketAddr::new(*address, port).to_string());
+                listen.map(move |address| Listen { address, transport, security })
+            })
             .collect(),
         peer: peers
             .iter()
             .map(|(_, peer)| Peer {
                 name: &peer.name,
-                address: format!("{}/{DEFAULT_PORT}", peer.name),
+                address: format!("{}/{port}", peer.name),
                 transport,
-                security: options.security.as_deref().unwrap_or("none"),
+                security,
                 profile: "wan",
             })
             .collect(),
@@ -68,11 +85,6 @@ pub(super) fn configuration(
     };
     // Text, lists and tables in an order that TOML takes, so this cannot fail; an empty file would be refused at start.
     toml::to_string(&file).unwrap_or_default()
-}
-
-fn listeners<'a>(addresses: &'a [IpAddr], transport: &'a str) -> impl Iterator<Item = Listen<'a>> {
-    let address = |&address: &IpAddr| SocketAddr::new(address, DEFAULT_PORT).to_string();
-    addresses.iter().map(move |host| Listen { address: address(host), transport })
 }
 
 /// Names of the files with the certificate and the key of a host, and of the one with the authority's certificate.
@@ -123,6 +135,8 @@ impl Tls {
 struct Listen<'a> {
     address: String,
     transport: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    security: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -204,10 +218,22 @@ mod tests {
         };
         let text = configuration(&Scenario::sc09(), 2, &addresses(2), Path::new("/run/pg2.socket"), &options);
         let file: toml::Table = text.parse().unwrap();
-        let listeners: Vec<_> =
-            file["listen"].as_array().unwrap().iter().map(|one| one["transport"].as_str()).collect();
-        assert_eq!(listeners, [Some("quic"), Some("quic"), Some("tcp"), Some("tcp")], "{text}");
+        let listeners = |file: &toml::Table| -> Vec<String> {
+            let one = |one: &toml::Value| {
+                let text = |key: &str| one.get(key).and_then(|value| value.as_str()).unwrap_or("-");
+                let port = text("address").rsplit(':').next().unwrap();
+                format!("{}/{port} {}", text("transport"), text("security"))
+            };
+            // IPv4 and IPv6 have the same.
+            file["listen"].as_array().unwrap().iter().step_by(2).map(one).collect()
+        };
+        assert_eq!(listeners(&file), ["quic/5006 -", "udt/5007 encrypt", "tcp/5007 -", "tcp/5006 -"], "{text}");
         assert_eq!(file["peer"][0]["security"].as_str(), Some("encrypt"), "{text}");
         assert_eq!(file["tls"]["key"].as_str(), Some("pg2.key"), "{text}");
+        let options = GatewayOptions { transport: Some("udt".into()), security: Some("none".into()), ..options };
+        let text = configuration(&Scenario::sc09(), 2, &addresses(2), Path::new("/run/pg2.socket"), &options);
+        let file: toml::Table = text.parse().unwrap();
+        assert_eq!(listeners(&file), ["quic/5006 -", "udt/5007 none", "tcp/5007 -", "tcp/5006 -"], "{text}");
+        assert_eq!(file["peer"][0]["address"].as_str(), Some("pg1/5007"), "{text}");
     }
 }

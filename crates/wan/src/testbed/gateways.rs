@@ -24,7 +24,8 @@ pub struct GatewayOptions {
     pub transport: Option<String>,
     /// What protects the connections between gateways, by its name in their configuration; nothing if nothing is said.
     pub security: Option<String>,
-    /// For a transport or protection that needs them.
+    /// With them the gateways take QUIC and, on the next port, UDT beside TCP, and the ends' programs have certificates of their
+    /// own to show; a transport or protection may need them.
     pub certificates: Option<Certificates>,
     /// Settings of the profile towards other gateways, by their keys in a gateway's configuration, such as
     /// `congestion_control`.
@@ -35,7 +36,7 @@ pub struct GatewayOptions {
     pub logs: Option<PathBuf>,
 }
 
-/// Certificates and keys for the gateways of one testbed, in PEM.
+/// Certificates and keys for the hosts of one testbed, in PEM.
 #[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Certificates {
     /// The certificate of the authority that all trust.
@@ -87,19 +88,15 @@ impl Testbed {
         }
         let logs = options.logs.as_deref().unwrap_or(self.directory());
         fs::create_dir_all(logs).map_err(Error::state(logs))?;
+        if let Some(certificates) = &options.certificates {
+            self.write_certificates(certificates)?;
+        }
         let mut gateways = Gateways::default();
         for (index, host) in scenario.hosts.iter().enumerate().filter(|(_, host)| host.gateway) {
             let name = &host.name;
             let admin = state::admin_socket(self.directory(), name);
             let text = configuration(scenario, index, self.addresses(name)?, &admin, options);
             let config = self.state.write(&format!("{name}.toml"), &text)?;
-            if let Some(certificates) = &options.certificates {
-                let [certificate_file, key_file, authority_file] = certificate_files(name);
-                let (certificate, key) = certificates.hosts.get(name).map_or(("", ""), |(c, k)| (c, k));
-                self.state.write(&certificate_file, certificate)?;
-                self.state.write_secret(&key_file, key)?;
-                self.state.write(&authority_file, &certificates.authority)?;
-            }
             let log = logs.join(format!("{name}.log"));
             let output = File::create(&log).map_err(Error::state(&log))?;
             let errors = output.try_clone().map_err(Error::state(&log))?;
@@ -114,6 +111,17 @@ impl Testbed {
             gateway.await_listening(self)?;
         }
         Ok(gateways)
+    }
+
+    /// Those of the ends as well: programs there find them by their variables ([`super::Remote::identify`]).
+    fn write_certificates(&self, certificates: &Certificates) -> Result<(), Error> {
+        for (host, (certificate, key)) in &certificates.hosts {
+            let [certificate_file, key_file, authority_file] = certificate_files(host);
+            self.state.write(&certificate_file, certificate)?;
+            self.state.write_secret(&key_file, key)?;
+            self.state.write(&authority_file, &certificates.authority)?;
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 //! lock on the file `lock` that the kernel lets go of when the owner and its sentinel are dead; a directory whose lock is
 //! free is stale, and the next testbed of that name takes its place.
 
+use super::configuration::certificate_files;
 use super::{Error, control, leftovers};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -23,6 +24,9 @@ pub const ENV_NAME: &str = "PHOEBUS_TESTBED";
 pub const ENV_HOST: &str = "PHOEBUS_TESTBED_HOST";
 /// Names the administration socket of the gateway in the host that a command runs in; `phoebus status` asks there.
 pub const ENV_ADMIN: &str = "PHOEBUS_ADMIN_SOCKET";
+/// Name the certificate of the host that a command runs in, its key, and the authority that all of a testbed's gateways have:
+/// settings of clients (`phoebus_proto::settings`).
+const CREDENTIALS: [&str; 3] = ["PHOEBUS_CERT", "PHOEBUS_KEY", "PHOEBUS_CA"];
 /// The directory that testbeds' state directories are in, should it not be the usual one.
 pub const ENV_DIRECTORY: &str = "PHOEBUS_TESTBED_DIR";
 
@@ -275,6 +279,12 @@ pub(super) fn identify(command: &mut Command, directory: &Path, host: Option<&st
         let admin = admin_socket(directory, host);
         if admin.exists() {
             command.env(ENV_ADMIN, admin);
+        }
+        for (variable, file) in CREDENTIALS.into_iter().zip(certificate_files(host)) {
+            let file = directory.join(file);
+            if file.exists() {
+                command.env(variable, file);
+            }
         }
     }
 }
