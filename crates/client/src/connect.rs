@@ -1,11 +1,13 @@
 //! Opening a session: the choice between path and direct connection, the first hop, the handshake on it (P8, P18, P38).
 
+use crate::agent::Agents;
 use crate::bypass;
 use crate::error::{Error, RedirectEnd};
 use crate::options::Options;
 use crate::report::{Hop, Report};
 use crate::session::Session;
 use phoebus_net::{CongestionControl, Profile, Stream, dial, tcp};
+use phoebus_proto::agent::Running;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
 use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::message::{Auth, Hello, Open};
@@ -76,14 +78,21 @@ async fn through(options: &Options, destination: &Endpoint) -> Result<Session, E
 
 /// Opens a session over the gateways of `path`, of which there is at least one.
 async fn ask(options: &Options, path: &[Endpoint], destination: &Endpoint) -> Result<Session, Error> {
-    let (gateway, later) = (&path[0], &path[1..]);
+    let gateway = &path[0];
     let begun = Instant::now();
-    let stream = first_hop(options, gateway).await?;
+    let (stream, agent) = first_hop(options, gateway).await?;
+    // What is to be visited after whoever is asked.
+    let later = if agent.is_some() { path } else { &path[1..] };
     let later: Vec<EndpointRef> = later.iter().map(Endpoint::as_ref).collect();
     let mut session = [0; 16];
     getrandom::fill(&mut session).map_err(Error::Random)?;
     let open = Open { path: List::new(&later), ..Open::new(SessionId(session), destination.as_ref()) };
-    let auth = options.user.as_ref().map(|user| Auth { mechanism: Auth::ANONYMOUS, data: user.as_bytes() });
+    let auth = match (&agent, &options.user) {
+        // It says itself who its user is.
+        (Some(agent), _) => Some(Auth { mechanism: Auth::AGENT, data: &agent.secret.0 }),
+        (None, Some(user)) => Some(Auth { mechanism: Auth::ANONYMOUS, data: user.as_bytes() }),
+        (None, None) => None,
+    };
     let broken = |source| Error::Protocol { gateway: gateway.clone(), source };
     let mut handshake =
         Handshake::connect(vec![0; OUT_SIZE], Vec::new(), &Hello::of(""), auth.as_ref(), &open).map_err(broken)?;
@@ -101,7 +110,23 @@ async fn ask(options: &Options, path: &[Endpoint], destination: &Endpoint) -> Re
     Ok(Session::new(stream, report, options.finish_limit))
 }
 
-async fn first_hop(options: &Options, gateway: &Endpoint) -> Result<Stream, Error> {
+/// The first hop: to an agent where one is to be used, and otherwise to the gateway.
+async fn first_hop(options: &Options, gateway: &Endpoint) -> Result<(Stream, Option<Running>), Error> {
+    let found = options.agents.as_ref().and_then(|agents| Some((agents, agents.find()?)));
+    if let Some((_, agent)) = found {
+        let addresses: Vec<_> = agent.addresses.into_iter().flatten().collect();
+        let profile = Profile { congestion_control: CongestionControl::System, ..options.profile.clone() };
+        if let Ok(stream) = dial::connect(&addresses, &profile, options.connect_limit).await {
+            return Ok((stream, Some(agent)));
+        }
+    }
+    match options.agents.as_ref().and_then(Agents::demanded) {
+        Some(first_hop) => Err(Error::NoAgent { gateway: gateway.clone(), first_hop }),
+        None => Ok((to_gateway(options, gateway).await?, None)),
+    }
+}
+
+async fn to_gateway(options: &Options, gateway: &Endpoint) -> Result<Stream, Error> {
     let failed = |source| Error::Gateway { gateway: gateway.clone(), source };
     let addresses = resolve(gateway, options.connect_limit).await.map_err(failed)?;
     match addresses[..] {

@@ -1,5 +1,6 @@
 //! Why there is no session: a code and an `errno` for programs, the hop at fault, a sentence for people (P10, P18).
 
+use phoebus_proto::agent::FirstHop;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::{Code, ProtocolError};
 use phoebus_proto::units::Span;
@@ -15,6 +16,17 @@ pub enum Error {
         gateway: Endpoint,
         /// Why.
         source: phoebus_net::Error,
+    },
+    /// The agent that is to carry the first hop does not run.
+    #[error(
+        "no agent carries the first hop to gateway {gateway} by {first_hop} any more; phoebus run --first-hop {first_hop} \
+         and phoebus connect --first-hop {first_hop} start one"
+    )]
+    NoAgent {
+        /// The first gateway of the path.
+        gateway: Endpoint,
+        /// What was demanded.
+        first_hop: FirstHop,
     },
     /// A gateway refused, or could not reach what comes next.
     #[error("{}", refusal(.gateway, hop, *code, reason, redirect.as_ref()))]
@@ -106,6 +118,7 @@ impl Error {
             Self::Protocol { .. } => Code::Protocol,
             Self::Lost { source, .. } => phoebus_net::code_of(source),
             Self::Timeout { .. } => Code::TimedOut,
+            Self::NoAgent { .. } => Code::Refused,
             Self::Random(_) => Code::Internal,
         }
     }
@@ -126,7 +139,7 @@ impl Error {
             Self::Refused { hop, gateway, .. } if hop.is_empty() => Some(gateway.to_string()),
             Self::Refused { hop, .. } => Some(hop.clone()),
             Self::Redirected { last, .. } => last.hop(),
-            Self::Direct(_) | Self::Random(_) => None,
+            Self::NoAgent { .. } | Self::Direct(_) | Self::Random(_) => None,
         }
     }
 

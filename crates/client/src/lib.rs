@@ -17,8 +17,9 @@
 //! ```
 //!
 //! Reading order: [`Options`], [`connect`], [`Session`] and its [`Report`], [`Error`]; [`environment`] reads variables and
-//! files; `bypass` remembers short paths.
+//! files; [`Agents`] finds a running agent, `bypass` remembers short paths.
 
+mod agent;
 mod bypass;
 mod connect;
 pub mod environment;
@@ -27,6 +28,7 @@ mod options;
 mod report;
 mod session;
 
+pub use agent::Agents;
 pub use connect::connect;
 pub use error::{Error, RedirectEnd};
 pub use options::Options;

@@ -1,5 +1,7 @@
 //! What a session is asked for with.
 
+use crate::agent::Agents;
+use crate::environment::variable;
 use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::settings::Settings;
@@ -32,6 +34,8 @@ pub struct Options {
     pub fallback: bool,
     /// Where round trips are remembered.
     pub cache: Option<PathBuf>,
+    /// Where an agent is found that carries the first hop. One that runs is used; one that is demanded has to.
+    pub agents: Option<Agents>,
 }
 
 impl Default for Options {
@@ -59,6 +63,7 @@ impl From<&Settings> for Options {
             bypass_rtt: settings.bypass_rtt,
             fallback: settings.fallback,
             cache: settings.cache.clone(),
+            agents: Agents::of(settings, variable),
         }
     }
 }

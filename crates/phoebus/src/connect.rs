@@ -1,5 +1,6 @@
 //! `phoebus connect`: the standard streams joined to a session, for shells and for tools with a proxy command.
 
+use crate::agent;
 use crate::exit::{self, Exit};
 use crate::options::{self, Route};
 use anyhow::{Context, Result};
@@ -38,9 +39,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    let settings = options::settings(&args.route.variables())?;
+    let variables = args.route.variables();
+    let settings = options::settings(&variables)?;
     let destination: Endpoint = args.destination.parse().map_err(Exit::usage)?;
     options::check_report(&settings)?;
+    // Held until the session is over.
+    let _agent = agent::ensure(&settings, &variables, exit::UNREACHABLE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let session = phoebus_client::connect(&Options::from(&settings), &destination).await;

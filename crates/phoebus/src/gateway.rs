@@ -60,7 +60,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-fn start_log(log: &Log, json: bool) -> Result<()> {
+/// Sends the log to standard error, as `log` has it, or as JSON.
+pub(crate) fn start_log(log: &Log, json: bool) -> Result<()> {
     let level = match log.level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,

@@ -3,6 +3,7 @@
 //! Errors are one line on standard error, `phoebus: what, and what was expected`, and an exit code of [`exit`]. This is a
 //! plain `main`: a testbed needs a process with a single thread, so commands that need a runtime make their own.
 
+mod agent;
 mod bench;
 mod cert;
 mod connect;
@@ -31,6 +32,7 @@ struct Cli {
 enum Command {
     Run(run::Args),
     Connect(connect::Args),
+    Agent(agent::Args),
     Gateway(gateway::Args),
     Status(status::Args),
     Cert(cert::Args),
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(args),
         Command::Connect(args) => connect::run(args),
+        Command::Agent(args) => agent::run(args),
         Command::Gateway(args) => gateway::run(args),
         Command::Status(args) => status::run(args),
         Command::Cert(args) => cert::run(args),

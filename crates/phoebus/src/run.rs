@@ -3,6 +3,7 @@
 //! This only prepares: it checks settings and program, sets variables, and becomes the program. What the shim cannot reach
 //! is said here, where it can be seen, since the program would silently go direct.
 
+use crate::agent;
 use crate::exit::{self, Exit};
 use crate::options::{self, Route, Variable};
 use crate::program::{self, Library, Trouble};
@@ -31,6 +32,7 @@ Exits as the program does; 2 wrong options, variables or configuration; 125 the 
 
 Examples:
   phoebus run --gateway pg1.example/5006 -- curl -O https://data.example/run7.tar
+  phoebus run --gateway pg1.example --first-hop quic --ca ca.pem -- curl -O https://data.example/run7.tar
   phoebus run --path pg1.example,pg2.example --only .example.org -- scp run7.tar dtn.example.org:
 ")]
 pub(crate) struct Args {
@@ -67,7 +69,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             return Err(Exit::usage("no gateway is set; give --gateway HOST/PORT or set PHOEBUS_GW"));
         }
         options::check_report(&settings)?;
+        let agent = agent::ensure(&settings, &variables, exit::PREPARE)?;
         preload(&mut program, name, &file, &variables)?;
+        agent.map(agent::Held::pass_on).transpose()?;
     }
     let error = program.exec();
     let code = if error.kind() == ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };

@@ -4,6 +4,7 @@
 //! again when none of its addresses answered. Looking up needs memory and waits, so a program that connects from a signal
 //! handler or between fork and exec wants its gateway set by address.
 
+use crate::agent::Seat;
 use crate::process::Locked;
 use crate::record::Gateways;
 use crate::sys;
@@ -40,6 +41,10 @@ pub(crate) struct Config {
     pub(crate) later: Vec<EndpointRef<'static>>,
     /// Why the settings cannot be used; connections that would have been looked at then fail.
     pub(crate) problem: Option<String>,
+    /// All gateways, for an agent that stands before them.
+    pub(crate) whole: Vec<EndpointRef<'static>>,
+    /// Where a running agent is found.
+    pub(crate) seat: Option<Seat>,
     /// File names as system calls want them.
     pub(crate) report: Option<CString>,
     pub(crate) cache: Option<CString>,
@@ -112,6 +117,8 @@ impl Config {
         let file = |path: &Option<std::path::PathBuf>| CString::new(path.as_ref()?.as_os_str().as_bytes()).ok();
         Self {
             later: path.iter().skip(1).map(Endpoint::as_ref).collect(),
+            whole: path.iter().map(Endpoint::as_ref).collect(),
+            seat: Seat::of(&settings),
             problem: None,
             report: file(&settings.report),
             cache: file(&settings.cache),

@@ -2,16 +2,20 @@
 
 use crate::addr::RawAddr;
 use crate::config::{self, Config};
-use crate::handshake;
+use crate::handshake::{self, FirstHop};
 use crate::process::no_unwind;
+use crate::record::Gateways;
 use crate::sys::{self, Errno};
 use crate::table::{self, State};
 use crate::wait::{Settled, settle};
-use crate::{bypass, names, real, report, socket};
+use crate::{agent, bypass, names, real, report, socket};
 use libc::{c_int, sockaddr, socklen_t};
 use phoebus_proto::session::Code;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a connect gets that an agent was to carry which does not run: as from a gateway that does not.
+const NO_AGENT: Errno = libc::ECONNREFUSED;
 
 /// What becomes of a connect.
 pub(crate) enum Course {
@@ -66,9 +70,16 @@ fn course(fd: c_int, addr: &RawAddr) -> Course {
 
 /// Begins a session, unless the connection goes direct after all.
 fn begin(fd: c_int, config: &'static Config, destination: SocketAddr) -> Course {
+    let agent = no_unwind(|| agent::running(config));
+    if agent.is_none() && agent::is_demanded(config) {
+        no_unwind(|| report::no_agent(config, destination));
+        return Course::Failed(NO_AGENT);
+    }
     // This may look a name up, and wait.
     let gateways = match config::gateways() {
         Ok(gateways) => gateways,
+        // It looks the name up itself.
+        Err(_) if agent.is_some() => Gateways::NONE,
         Err(reason) => {
             no_unwind(|| report::unresolved(config, destination, reason));
             return if config.settings.fallback { Course::Real } else { Course::Failed(Code::NameNotFound.errno()) };
@@ -86,7 +97,8 @@ fn begin(fd: c_int, config: &'static Config, destination: SocketAddr) -> Course 
         let Some(mut guard) = socket::family(fd).and_then(|family| table::enter(fd, family)) else {
             return Course::Failed(libc::ENOBUFS);
         };
-        match handshake::begin(&mut guard, fd, config, gateways, destination) {
+        let first = FirstHop::to(config, gateways, agent);
+        match handshake::begin(&mut guard, fd, config, first, destination) {
             Ok(()) => Course::Pending { again: false },
             Err(errno) => Course::Failed(errno),
         }

@@ -13,8 +13,9 @@ use crate::record::{Attempt, Gateways, Handshake, Mark, Outcome};
 use crate::report::{self, Failure};
 use crate::sys::{self, Errno};
 use crate::table::{self, Guard, State};
-use crate::{bypass, config, epoll, socket};
+use crate::{agent, bypass, config, epoll, socket};
 use libc::{c_int, c_short};
+use phoebus_proto::agent::Running;
 use phoebus_proto::endpoint::EndpointRef;
 use phoebus_proto::session::initiator;
 use phoebus_proto::session::message::{Auth, Hello, Open};
@@ -45,6 +46,21 @@ const GLANCE: Duration = Duration::from_millis(10);
 /// The first time-out of any handshake, in milliseconds; 0: none. It may be too early, never too late.
 static EARLIEST: AtomicU64 = AtomicU64::new(0);
 
+/// Where a first hop may lead.
+pub(crate) struct FirstHop {
+    to: Gateways,
+    agent: Option<Running>,
+}
+
+impl FirstHop {
+    /// To the agent that runs, and where that is not demanded to the gateway itself, should it just have gone.
+    pub(crate) fn to(config: &Config, gateways: Gateways, agent: Option<Running>) -> Self {
+        let agents = agent.iter().flat_map(|agent| agent.addresses).flatten();
+        let direct = gateways.iter().filter(|_| !agent::is_demanded(config));
+        Self { to: Gateways::new(agents.chain(direct)), agent }
+    }
+}
+
 /// The state of the TCP connection behind `fd`, `None` if it is none.
 pub(crate) fn tcp_state(fd: c_int) -> Option<u8> {
     let mut state = [0];
@@ -58,7 +74,7 @@ pub(crate) fn begin(
     guard: &mut Guard,
     fd: c_int,
     config: &Config,
-    gateways: Gateways,
+    first: FirstHop,
     destination: SocketAddr,
 ) -> Result<(), Errno> {
     let mut session = [0; 16];
@@ -70,8 +86,9 @@ pub(crate) fn begin(
         unsettled: Mark::new(),
         handshake: None,
         session,
-        gateways: gateways.for_family(family),
+        gateways: first.to.for_family(family),
         gateway: 0,
+        agent: first.agent,
         heard: false,
         begun: now,
         until: now,
@@ -243,11 +260,19 @@ fn dial_one(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAd
     let record = guard.record().ok_or(libc::ENOMEM)?;
     let (out, inbox) = record.buffers();
     let attempt = record.attempt.as_mut().ok_or(libc::ENOMEM)?;
-    socket::tune(fd, attempt);
+    let agent = attempt.agent_in_use().copied();
+    if agent.is_none() {
+        socket::tune(fd, attempt);
+    }
     let asked = Open::new(SessionId(attempt.session), EndpointRef::from(destination));
-    let open = Open { path: List::new(&config.later), ..asked };
-    let user = config.settings.user.as_deref();
-    let auth = user.map(|user| Auth { mechanism: Auth::ANONYMOUS, data: user.as_bytes() });
+    let later = if agent.is_some() { &config.whole } else { &config.later };
+    let open = Open { path: List::new(later), ..asked };
+    let auth = match (&agent, config.settings.user.as_deref()) {
+        // It says itself who its user is.
+        (Some(agent), _) => Some(Auth { mechanism: Auth::AGENT, data: &agent.secret.0 }),
+        (None, Some(user)) => Some(Auth { mechanism: Auth::ANONYMOUS, data: user.as_bytes() }),
+        (None, None) => None,
+    };
     // The longest OPEN there is fits the buffer.
     let mut handshake =
         Handshake::connect(out, inbox, &Hello::of(""), auth.as_ref(), &open).map_err(|_| libc::EMSGSIZE)?;
@@ -366,7 +391,7 @@ fn next_gateway(guard: &mut Guard, fd: c_int, config: &Config, destination: Sock
 /// itself instead.
 fn give_up(guard: &mut Guard, fd: c_int, config: &Config, failure: &Failure) -> Option<Errno> {
     let destination = guard.facts().destination;
-    let fallback = failure.is_unreachable() && config.settings.fallback;
+    let fallback = failure.is_unreachable() && config.settings.fallback && !agent::is_demanded(config);
     if let (Some(attempt), Some(to)) =
         (guard.record().and_then(|record| record.attempt.as_mut()), destination.socket_addr())
     {

@@ -15,7 +15,7 @@
 //! - `wait` (poll), `select`, `epoll`: where programs wait, and what is hidden from them.
 //! - `io`, `options`, `close`: what other calls say meanwhile. `names`: what the program looked up.
 //! - `table`: what is known of a socket; `record`: what its handshake needs; `process`: fork and locks.
-//! - `socket`: the program's socket made fit for its gateway. `config`, `report`, `bypass`: what users see.
+//! - `socket`: the program's socket made fit for its gateway. `config`, `report`, `bypass`, `agent`: what users see.
 //! - `real`, `sys`, `addr`: the functions behind the hooks, system calls, addresses.
 //!
 //! A guest in other people's processes, this library allocates nothing after its constructor (except to look up a gateway
@@ -45,6 +45,7 @@ macro_rules! hook {
 }
 
 mod addr;
+mod agent;
 mod bypass;
 mod close;
 mod config;

@@ -7,6 +7,7 @@
 use crate::process::{back_off, owner};
 use crate::sys::{self, Errno};
 use libc::c_int;
+use phoebus_proto::agent::Running;
 use phoebus_proto::session::{Initiator, MESSAGE_MAX};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -53,9 +54,11 @@ pub(crate) struct Attempt {
     pub(crate) handshake: Option<Handshake>,
     /// The session's identifier.
     pub(crate) session: [u8; 16],
-    /// The gateway's addresses, and the one in use.
+    /// The gateway's addresses, those of an agent before it first, and the one in use.
     pub(crate) gateways: Gateways,
     pub(crate) gateway: usize,
+    /// The agent, if one runs.
+    pub(crate) agent: Option<Running>,
     /// Whether the gateway has said anything.
     pub(crate) heard: bool,
     /// When it began, and when patience ends.
@@ -91,6 +94,14 @@ pub(crate) enum Outcome {
 #[derive(Clone, Copy)]
 pub(crate) struct Gateways {
     addresses: [Option<SocketAddr>; GATEWAYS],
+}
+
+impl Attempt {
+    /// The agent, if it is at the address in use.
+    pub(crate) fn agent_in_use(&self) -> Option<&Running> {
+        let address = self.gateways.get(self.gateway)?;
+        self.agent.as_ref().filter(|agent| agent.addresses.contains(&Some(address)))
+    }
 }
 
 impl Record {

@@ -122,11 +122,12 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
 pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, destination: SocketAddr, direct: bool) {
     let gateway = attempt.gateways.get(attempt.gateway);
     let refused = attempt.handshake.as_ref().and_then(|handshake| handshake.refused());
+    let whom = if attempt.agent_in_use().is_some() { "the agent for gateway" } else { "gateway" };
     plain(config, &destination, (!direct).then(|| failure.errno()), |text| {
         match (failure, refused) {
             (Failure::Refused(code), Some(refused)) => {
                 match refused.hop {
-                    "" => write!(text, "gateway {}", config.gateway)?,
+                    "" => write!(text, "{whom} {}", config.gateway)?,
                     hop => text.write_str(hop)?,
                 }
                 match refused.reason {
@@ -138,7 +139,7 @@ pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, dest
                 }
                 return Ok(());
             }
-            _ => write!(text, "gateway {}", config.gateway)?,
+            _ => write!(text, "{whom} {}", config.gateway)?,
         }
         if let Some(address) = gateway {
             write!(text, " ({address})")?;
@@ -160,6 +161,15 @@ pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, dest
             Failure::Challenged => text.write_str(" asks for authentication that this version does not have"),
             Failure::Silent => text.write_str(" did not say in time whether the destination has connected"),
         }
+    });
+}
+
+/// Reports that the agent does not run that is to carry the first hop.
+pub(crate) fn no_agent(config: &Config, destination: SocketAddr) {
+    let Some(first_hop) = config.settings.first_hop else { return };
+    plain(config, &destination, Some(libc::ECONNREFUSED), |text| {
+        write!(text, "no agent carries the first hop to gateway {} by {first_hop} any more; ", config.gateway)?;
+        write!(text, "phoebus run --first-hop {first_hop} starts one")
     });
 }
 

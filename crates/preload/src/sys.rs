@@ -316,6 +316,32 @@ pub(crate) fn read(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
     unsafe { call(libc::SYS_read, [fd as usize, bytes.as_mut_ptr() as usize, bytes.len()]) }
 }
 
+/// The number of the user that this process acts as.
+pub(crate) fn geteuid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_geteuid, []) }.map_or(u32::MAX, |uid| uid as u32)
+}
+
+/// Whose file this is, and who may do what with it.
+pub(crate) fn owner_and_mode(fd: c_int) -> Result<(u32, u32), Errno> {
+    let mut about = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    let mask = (libc::STATX_UID | libc::STATX_MODE) as usize;
+    let arguments =
+        [fd as usize, c"".as_ptr() as usize, libc::AT_EMPTY_PATH as usize, mask, about.as_mut_ptr() as usize];
+    // SAFETY: the empty path ends with a zero, and `about` is valid for writing.
+    unsafe { call(libc::SYS_statx, arguments) }?;
+    // SAFETY: zeroed is a valid statx, and the call only overwrote it with another.
+    let about = unsafe { about.assume_init() };
+    Ok((about.stx_uid, about.stx_mode.into()))
+}
+
+/// Whether another open file has the exclusive lock of this one (flock(2)).
+pub(crate) fn is_locked(fd: c_int) -> bool {
+    // SAFETY: no pointers. A lock that is had goes with the descriptor.
+    let locked = unsafe { call(libc::SYS_flock, [fd as usize, (libc::LOCK_SH | libc::LOCK_NB) as usize]) };
+    locked == Err(libc::EWOULDBLOCK)
+}
+
 /// The length of an open file.
 pub(crate) fn length(fd: c_int) -> Result<u64, Errno> {
     // SAFETY: no pointers.

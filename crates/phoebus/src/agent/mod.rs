@@ -1,0 +1,215 @@
+//! `phoebus agent`: the gateway on loopback that carries the first hop of one user's programs over QUIC, UDT or TLS (S1, S12;
+//! docs/guide/run.md, "A better first hop").
+//!
+//! - [`start::ensure`] is what `phoebus run` and `phoebus connect` do: find the agent that runs, or start one.
+//! - `claim` holds the files by which it is found: a lock that ends with the process, and a secret for this user's eyes.
+//! - Here is the agent itself: it proves its gateway first, then serves until nobody has used it for a while.
+
+mod claim;
+mod start;
+
+pub(crate) use start::{Held, ensure};
+
+use crate::exit::{self, Exit};
+use crate::gateway::start_log;
+use crate::options::{self, Route};
+use anyhow::{Context, Result, anyhow};
+use claim::Claim;
+use phoebus_client::Agents;
+use phoebus_client::environment::variable;
+use phoebus_gateway::Gateway;
+use phoebus_gateway::config::{Agent, Config, Log, LogLevel};
+use phoebus_net::CongestionControl;
+use phoebus_net::credentials::{CredentialFiles, Credentials};
+use phoebus_proto::agent::{By, FirstHop, Running, Secret};
+use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::settings::{Key, Settings};
+use std::io::Write;
+use std::net::{Ipv6Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How often an agent looks whether it is used, at the least.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long an agent that has taken its name away still serves those who had looked it up: far longer than that takes.
+const GRACE: Duration = Duration::from_secs(1);
+/// What it says on standard output once it can be used.
+const READY: &str = "ready";
+
+/// Carry the first hop of your programs over QUIC, UDT or TLS
+///
+/// `phoebus run --first-hop quic` starts one by itself when none runs, and it goes when nobody has used it for a while
+/// (--agent-idle). Only programs of the same user can use it. Started by hand it stays in the foreground.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Exit codes: 0 nobody used it any more, or it was told to stop; 1 it failed; 2 wrong options, variables or configuration; \
+3 the gateway cannot be had by this first hop.
+
+Example:
+  phoebus agent --gateway pg1.example/5006 --first-hop quic --ca ca.pem
+")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    route: Route,
+    /// Leave the terminal and the process that started it
+    #[arg(long, hide = true)]
+    background: bool,
+    /// The second half of that
+    #[arg(long, hide = true, conflicts_with = "background")]
+    detached: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    if args.background {
+        return detach();
+    }
+    let settings = options::settings(&args.route.variables())?;
+    let plan = Plan::of(&settings)?;
+    if args.detached {
+        rustix::process::setsid().context("cannot leave the terminal")?;
+    }
+    // What fills a log by the session would fill the place that its file is in.
+    start_log(&Log { level: LogLevel::Warn, ..Log::default() }, false)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let result = runtime.block_on(plan.serve(args.detached));
+    runtime.shutdown_background();
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Starts the agent as nobody's child: whoever called for it becomes a program that knows nothing of it.
+fn detach() -> Result<ExitCode> {
+    let arguments = std::env::args_os().skip(1).filter(|word| word != "--background");
+    let mut agent = Command::new("/proc/self/exe");
+    agent.arg0("phoebus").args(arguments).arg("--detached").stdin(Stdio::null());
+    agent.spawn().context("cannot start the agent")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What an agent is to do.
+pub(crate) struct Plan {
+    settings: Settings,
+    first_hop: FirstHop,
+    gateway: Endpoint,
+    credentials: Credentials,
+    agents: Agents,
+}
+
+impl Plan {
+    /// What `settings` ask for, if an agent can do it.
+    ///
+    /// # Errors
+    /// One sentence that says what is missing and how to come by it; exit code 2.
+    pub(crate) fn of(settings: &Settings) -> Result<Self> {
+        let gateway = settings.path.first().cloned().ok_or_else(|| {
+            Exit::usage("a first hop leads to a gateway, and none is set; give --gateway HOST/PORT or set PHOEBUS_GW")
+        })?;
+        let first_hop = settings.first_hop.filter(|hop| hop.by != By::Tcp).ok_or_else(|| {
+            Exit::usage("an agent is for a first hop by quic, udt or tls; give --first-hop or set PHOEBUS_FIRST_HOP")
+        })?;
+        let agents = Agents::of(settings, variable).ok_or_else(|| Exit::usage("PHOEBUS_DISABLE is set"))?;
+        let credentials = credentials(settings, first_hop, &gateway)?;
+        Ok(Self { settings: settings.clone(), first_hop, gateway, credentials, agents })
+    }
+
+    /// The agent's whole life.
+    async fn serve(self, detached: bool) -> Result<()> {
+        let mut terminated = signal(SignalKind::terminate()).context("cannot wait for signals")?;
+        let mut interrupted = signal(SignalKind::interrupt()).context("cannot wait for signals")?;
+        claim::make_directory(self.agents.directory())?;
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(|error| anyhow!("the system gave no random bytes: {error}"))?;
+        let secret = Secret(secret);
+        let gateway = Gateway::start(self.configuration(secret))?;
+        gateway.try_peer(&self.gateway.host.to_string()).await.map_err(|why| {
+            Exit::with(exit::UNREACHABLE, format!("no first hop by {} to {}: {why}", self.first_hop, self.gateway))
+        })?;
+        let mut addresses = gateway.addresses().into_iter();
+        let running = Running { addresses: [addresses.next(), addresses.next()], secret };
+        let mut claim = Claim::make(&self.agents, &running)?;
+        self.announce(detached)?;
+        let idle = self.settings.agent_idle;
+        let mut used = Instant::now();
+        loop {
+            tokio::select! {
+                _ = terminated.recv() => break,
+                _ = interrupted.recv() => break,
+                () = tokio::time::sleep(LOOK.min(idle / 4).max(Duration::from_millis(10))) => {}
+            }
+            if gateway.is_busy() || claim.is_held() {
+                used = Instant::now();
+            } else if used.elapsed() >= idle && claim.leave() {
+                tokio::time::sleep(GRACE).await;
+                while gateway.is_busy() {
+                    tokio::time::sleep(LOOK).await;
+                }
+                break;
+            }
+        }
+        drop(claim);
+        gateway.drain().await;
+        Ok(())
+    }
+
+    fn configuration(&self, secret: Secret) -> Config {
+        let by = match self.first_hop.by {
+            By::Tls => "tcp",
+            by => by.name(),
+        };
+        let congestion_control = match self.settings.congestion_control.as_deref() {
+            None => CongestionControl::System,
+            Some("bbr") => CongestionControl::Auto,
+            Some(name) => name.parse().unwrap_or(CongestionControl::Auto),
+        };
+        Config::agent(Agent {
+            gateway: self.gateway.clone(),
+            port: self.first_hop.port.map_or(self.gateway.port, Into::into),
+            transport: by.to_owned(),
+            congestion_control,
+            credentials: self.credentials.clone(),
+            contact: self.settings.user.clone(),
+            secret,
+            ipv6: TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok(),
+            admin: claim::admin_socket(&self.agents),
+        })
+    }
+
+    /// Says that programs can come, and lets go of whoever waited to hear it.
+    fn announce(&self, detached: bool) -> Result<()> {
+        let mut out = std::io::stdout();
+        if !detached {
+            writeln!(out, "an agent carries first hops to {} by {}", self.gateway, self.first_hop)?;
+            return Ok(());
+        }
+        writeln!(out, "{READY}").and_then(|()| out.flush()).context("whoever started the agent is gone")?;
+        let nothing = std::fs::OpenOptions::new().write(true).open("/dev/null").context("cannot open /dev/null")?;
+        rustix::stdio::dup2_stdout(&nothing).context("cannot let go of standard output")?;
+        std::env::set_current_dir("/").context("cannot leave the working directory")
+    }
+}
+
+/// Whom the agent trusts, and the user's certificate if there is one.
+fn credentials(settings: &Settings, first_hop: FirstHop, gateway: &Endpoint) -> Result<Credentials> {
+    let Some(authorities) = settings.authorities.clone() else {
+        return Err(Exit::usage(format!(
+            "a first hop by {first_hop} has to know whom to trust: set {} (--ca) to a file with the authority that signed \
+             the certificate of {}; whoever runs that gateway has it, as ca.pem if phoebus cert init made it",
+            Key::Authorities,
+            gateway.host
+        )));
+    };
+    let lacks = |has: Key, lacks: Key, option: &str| {
+        Exit::usage(format!(
+            "{has} is set and {lacks} ({option}) is not; expected both, which phoebus cert init makes, or none, for a gateway \
+             that wants to see no certificate"
+        ))
+    };
+    let loaded = match (settings.certificate.clone(), settings.key.clone()) {
+        (Some(certificate), Some(key)) => Credentials::load(CredentialFiles { certificate, key, authorities }),
+        (None, None) => Credentials::trusting(&authorities),
+        (Some(_), None) => return Err(lacks(Key::Certificate, Key::PrivateKey, "--key")),
+        (None, Some(_)) => return Err(lacks(Key::PrivateKey, Key::Certificate, "--cert")),
+    };
+    loaded.map_err(Exit::usage)
+}

@@ -1,0 +1,127 @@
+//! Starting an agent on demand: once for all programs that want the same first hop.
+
+use super::{Plan, READY, claim};
+use crate::exit::Exit;
+use crate::options::Variable;
+use anyhow::{Context, Result};
+use phoebus_client::Agents;
+use phoebus_proto::agent::By;
+use phoebus_proto::settings::Settings;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a new agent may take until it has connected to its gateway: longer than its own patience with that.
+const START_TIME: Duration = Duration::from_secs(30);
+/// Programs find the descriptor that holds their agent above this number, out of the way of those that they choose.
+const HIGH: i32 = 100;
+
+/// An agent that stays for as long as this lives.
+pub(crate) struct Held(File);
+
+impl Held {
+    /// Has the program that this process becomes hold the agent, and those that it starts.
+    pub(crate) fn pass_on(self) -> Result<()> {
+        let passed = rustix::io::fcntl_dupfd_cloexec(&self.0, HIGH).context("cannot keep hold of the agent")?;
+        rustix::io::fcntl_setfd(&passed, rustix::io::FdFlags::empty()).context("cannot keep hold of the agent")?;
+        // The kernel closes it with the program.
+        std::mem::forget(passed);
+        Ok(())
+    }
+}
+
+/// The agent that `settings` ask for, started if none runs; none where they ask for none. What is wrong ends with exit code 2,
+/// and an agent that cannot be had with `failed`.
+pub(crate) fn ensure(settings: &Settings, variables: &[Variable], failed: u8) -> Result<Option<Held>> {
+    if settings.disabled || settings.first_hop.is_none_or(|hop| hop.by == By::Tcp) {
+        return Ok(None);
+    }
+    if settings.fallback {
+        return Err(Exit::usage(
+            "a first hop that is demanded (--first-hop, PHOEBUS_FIRST_HOP) does not go with going direct instead \
+             (--fallback, PHOEBUS_FALLBACK); expected one of them",
+        ));
+    }
+    let Plan { agents, .. } = Plan::of(settings)?;
+    hold(&agents, variables).map(Some).map_err(|error| Exit::with(failed, crate::exit::sentence(&error)))
+}
+
+fn hold(agents: &Agents, variables: &[Variable]) -> Result<Held> {
+    claim::make_directory(agents.directory())?;
+    let starting = claim::starting(agents)?;
+    let users = claim::users(agents)?;
+    // An agent that is just leaving has it; afterwards it is gone.
+    flock(&users, FlockOperation::LockShared).context("cannot hold the agent")?;
+    if agents.find().is_none() {
+        start(agents, variables)?;
+    }
+    drop(starting);
+    Ok(Held(users))
+}
+
+fn start(agents: &Agents, variables: &[Variable]) -> Result<()> {
+    let (log, path) = claim::log(agents)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("phoebus").args(["agent", "--background"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    command.env_remove("LD_PRELOAD");
+    for (key, value) in variables {
+        match value {
+            Some(value) => command.env(key.name(), value),
+            None => command.env_remove(key.name()),
+        };
+    }
+    let mut child = command.spawn().context("cannot start an agent")?;
+    let out = child.stdout.take();
+    child.wait().context("cannot start an agent")?;
+    if out.is_some_and(is_ready) {
+        return Ok(());
+    }
+    anyhow::bail!("{}", last_words(&path))
+}
+
+/// Whether the agent says that it can be used, before it ends and before patience does.
+fn is_ready(mut out: ChildStdout) -> bool {
+    let deadline = Instant::now() + START_TIME;
+    let mut said = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&out.as_fd(), PollFlags::IN)], Some(&left)) {
+            Ok(0) => return false,
+            Err(rustix::io::Errno::INTR) => continue,
+            _ => {}
+        }
+        let mut bytes = [0; 64];
+        match out.read(&mut bytes) {
+            Ok(n) if n > 0 => said.extend_from_slice(&bytes[..n]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            _ => return false,
+        }
+        if said.starts_with(READY.as_bytes()) {
+            return true;
+        }
+    }
+}
+
+/// What an agent that ended said last.
+fn last_words(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let said = text.lines().filter_map(|line| line.strip_prefix("phoebus: ")).next_back();
+    said.map_or_else(
+        || {
+            format!(
+                "the agent did not say within {} s that it can be used; its log is {}",
+                START_TIME.as_secs(),
+                log.display()
+            )
+        },
+        str::to_owned,
+    )
+}

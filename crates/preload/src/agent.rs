@@ -1,0 +1,50 @@
+//! The user's agent, which carries the first hop by another transport: whether one runs, and where (S1; `phoebus_proto::agent`).
+//!
+//! This is looked at anew at each connect, so that a program finds an agent that was started after it, and does not wait for
+//! one that has gone. A user who has none pays for one open(2) of a file that is not there.
+
+use crate::config::Config;
+use crate::sys;
+use phoebus_proto::agent::{By, FILE_MAX, Place, Running, directory};
+use phoebus_proto::settings::Settings;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+
+/// Where the agent is found that these settings may use.
+pub(crate) struct Seat {
+    file: CString,
+    /// Whether the first hop is carried by it or not at all.
+    demanded: bool,
+}
+
+impl Seat {
+    /// For `settings`; none where no agent is to be used.
+    pub(crate) fn of(settings: &Settings) -> Option<Self> {
+        let demanded = settings.first_hop;
+        if demanded.is_some_and(|hop| hop.by == By::Tcp) {
+            return None;
+        }
+        let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino());
+        let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let place = Place::of(settings, namespace)?;
+        let name = if demanded.is_some() { place.own } else { place.any };
+        let file = CString::new(directory(variable, sys::geteuid()).join(name).as_os_str().as_bytes()).ok()?;
+        Some(Self { file, demanded: demanded.is_some() })
+    }
+}
+
+/// Whether there is no first hop but by an agent.
+pub(crate) fn is_demanded(config: &Config) -> bool {
+    config.seat.as_ref().is_some_and(|seat| seat.demanded)
+}
+
+/// The agent that runs, if it is this user's: its file is closed to others, and locked by whoever listens where it says.
+pub(crate) fn running(config: &Config) -> Option<Running> {
+    let fd = sys::open(&config.seat.as_ref()?.file, libc::O_RDONLY | libc::O_NONBLOCK).ok()?;
+    let ours = sys::owner_and_mode(fd).is_ok_and(|(uid, mode)| uid == sys::geteuid() && mode & 0o077 == 0);
+    let mut text = [0; FILE_MAX];
+    let read = if ours && sys::is_locked(fd) { sys::read(fd, &mut text) } else { Ok(0) };
+    sys::close(fd);
+    Running::parse(std::str::from_utf8(&text[..read.ok()?]).ok()?)
+}
