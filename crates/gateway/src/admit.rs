@@ -11,6 +11,7 @@ use crate::shared::Setup;
 use phoebus_proto::endpoint::{Endpoint, Host, HostRef};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::{Requirements, Security};
+use phoebus_proto::units::BitRate;
 use std::net::{IpAddr, SocketAddr};
 
 /// The next hop of a session.
@@ -105,7 +106,13 @@ pub(crate) fn requirements(config: &Config, request: &Request, next: Next<'_>, a
         Next::Peer(name) => config.peers.get(name).map_or(Security::None, |peer| as_told(peer.security)),
         Next::Direct(_) => Security::None,
     };
+    let profile = match next {
+        Next::Peer(name) => config.peers.get(name).map(|peer| &peer.profile),
+        Next::Direct(route) => Some(route.map_or(&config.direct, |route| &route.profile)),
+    };
+    let rate = profile.and_then(|profile| config.rates.get(&profile.name)).map(|rate| rate.0);
     let limits = Requirements {
+        rate,
         buffer: Some(available),
         streams: Some(1),
         security: Some(protected),
@@ -116,23 +123,33 @@ pub(crate) fn requirements(config: &Config, request: &Request, next: Next<'_>, a
         Requirements { buffer: Some(bytes), .. } if bytes > available => {
             refuse(format!("a buffer of {bytes} bytes was asked for; at most {available} can be had"))
         }
-        Requirements { rate: Some(_), .. } | Requirements { duration: Some(_), .. } => {
-            refuse("bandwidth was asked for, but no reservations can be had here".to_owned())
+        Requirements { duration: Some(_), .. } => {
+            refuse("a time was asked for, but what is promised here lasts as long as its session".to_owned())
         }
+        Requirements { rate: Some(wanted), .. } if rate.is_none_or(|rate| wanted > rate) => {
+            let wanted = BitRate(wanted);
+            let has = rate.map_or_else(|| "has no rate".to_owned(), |rate| format!("carries {}", BitRate(rate)));
+            refuse(format!("{wanted} was asked for, but the hop to {} {has}", next_name(next, request)))
+        }
+        Requirements { rate: Some(0), .. } => refuse("a bandwidth of 0 was asked for".to_owned()),
         Requirements { streams: Some(streams), .. } if streams > 1 => {
             refuse(format!("{streams} connections per hop were asked for; only 1 can be had"))
         }
         Requirements { security: Some(security), .. } if security > protected => {
-            let to = match next {
-                Next::Peer(name) => name.to_owned(),
-                Next::Direct(_) => format!("the destination, {}", request.destination),
-            };
+            let to = next_name(next, request);
             refuse(format!("protected hops were asked for, but the hop to {to} is not protected so"))
         }
         _ if request.resumable => {
             refuse("a resumable session was asked for, but no hop of this gateway can resume".to_owned())
         }
         _ => Ok(()),
+    }
+}
+
+fn next_name(next: Next<'_>, request: &Request) -> String {
+    match next {
+        Next::Peer(name) => name.to_owned(),
+        Next::Direct(_) => format!("the destination, {}", request.destination),
     }
 }
 

@@ -110,7 +110,10 @@ impl Gateway {
         );
         let gateway = Self {
             listeners: Mutex::new(listeners.into_iter().map(|bound| run(&shared, bound)).collect()),
-            tasks: Mutex::new(vec![tokio::spawn(keeper::keep(shared.clone()))]),
+            tasks: Mutex::new(vec![
+                tokio::spawn(keeper::keep(shared.clone())),
+                tokio::spawn(shared.reservations.clone().keep()),
+            ]),
             shared,
             admin,
         };
@@ -145,7 +148,7 @@ impl Gateway {
         pool.try_peer().await.map_err(|refusal| refusal.reason)
     }
 
-    /// Puts `config` in force for what comes from now on; open sessions keep what they have.
+    /// Puts `config` in force for what comes from now on; open sessions keep what they have, but for rates.
     ///
     /// # Errors
     /// [`StartError`], and then all stays as it was.
@@ -163,7 +166,7 @@ impl Gateway {
         let mut running = lock(&self.listeners);
         // An address whose settings change must be given up before it can be had again, so that the ones that are new
         // altogether are tried first.
-        let kept = |listen: &Listen| same && running.iter().any(|old| old.listen == *listen);
+        let kept = |listen: &Listen| same && running.iter().any(|old| old.listen.listens_as(listen));
         let changed = |listen: &Listen| {
             let same =
                 |old: &Running| (old.listen.address, &old.listen.transport) == (listen.address, &listen.transport);
@@ -177,7 +180,7 @@ impl Gateway {
         }
         let setup = Arc::new(Setup::new(config.clone(), transports.clone(), budget.sessions, Some(&old)));
         running.retain(|old| {
-            let stays = same && config.listeners.contains(&old.listen);
+            let stays = same && config.listeners.iter().any(|listen| old.listen.listens_as(listen));
             if !stays {
                 old.task.abort();
             }

@@ -4,6 +4,7 @@ use crate::admit::{self, Next};
 use crate::pool::{Pool, Warm};
 use crate::refusal::{Refusal, text};
 use crate::request::Request;
+use crate::reserve::{Neighbour, Segment};
 use crate::shared::Setup;
 use phoebus_net::{Error, Profile, Stats, Stream, dial, tcp};
 use phoebus_proto::endpoint::Host;
@@ -22,6 +23,10 @@ pub(crate) struct Hop {
     /// What carries it.
     pub(crate) transport: Box<str>,
     pub(crate) user_timeout: Duration,
+    /// What it shares a rate with, if there is one.
+    pub(crate) segment: Segment,
+    /// The most that the session may send on it, in bits per second, if there is a bound.
+    pub(crate) rate: Option<u64>,
     /// What the kernel knew when the session began.
     pub(crate) stats: Stats,
     /// The pool that lent the connection, for a hop to a peer.
@@ -43,6 +48,8 @@ pub(crate) async fn open(setup: &Setup, request: &Request, available: u64) -> Re
                 to: name.to_owned(),
                 transport: pool.peer.transport.as_str().into(),
                 user_timeout: pool.peer.profile.user_timeout.0,
+                segment: Segment { profile: pool.peer.profile.name.clone(), neighbour: Neighbour::Peer(name.into()) },
+                rate: None,
                 stats: warm.stream.stats().unwrap_or_default(),
                 lent: Some((pool.clone(), warm)),
             })
@@ -58,6 +65,11 @@ pub(crate) async fn open(setup: &Setup, request: &Request, available: u64) -> Re
                 to: addr.to_string(),
                 transport: "tcp".into(),
                 user_timeout: profile.user_timeout.0,
+                segment: Segment {
+                    profile: profile.name.clone(),
+                    neighbour: Neighbour::Host(addr.ip().to_canonical()),
+                },
+                rate: None,
                 lent: None,
             })
         }
@@ -95,6 +107,7 @@ impl Hop {
             warm: self.is_warm(),
             note: text(self.note()),
             streams: 1,
+            rate: self.rate.unwrap_or(0),
         };
         let opened = self.lent.as_ref().and_then(|(_, warm)| warm.opened());
         let rest = opened.map(|opened| opened.hops.iter().collect::<Vec<_>>()).unwrap_or_default();

@@ -34,6 +34,7 @@ mod record;
 mod refusal;
 mod relay;
 mod request;
+mod reserve;
 mod seen;
 mod serve;
 mod session;

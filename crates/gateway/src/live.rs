@@ -1,6 +1,7 @@
 //! Sessions that are open: what is known about each, how many bytes have passed, and how to end one.
 
 use crate::relay::Failure;
+use crate::reserve::{Held, Reservations, Segment, TooMuch};
 use crate::transports::shows_death;
 use phoebus_net::Stream;
 use phoebus_proto::session::{Code, SessionId};
@@ -68,9 +69,19 @@ pub(crate) struct Live {
     pub(crate) user_timeouts: [Duration; 2],
     up: AtomicU64,
     down: AtomicU64,
+    /// What shares rates with others, on either side; what it holds of them until it is over.
+    segments: [Segment; 2],
+    held: Mutex<Holding>,
     sample: Mutex<Sample>,
     end: OnceLock<(Code, String)>,
     wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Holding {
+    parts: [Option<Held>; 2],
+    /// The session is over, and holds nothing any more.
+    is_over: bool,
 }
 
 /// What was seen when the session was last looked at.
@@ -87,7 +98,12 @@ pub(crate) struct Sample {
 }
 
 impl Live {
-    pub(crate) fn new(facts: Facts, streams: [&Arc<Stream>; 2], user_timeouts: [Duration; 2]) -> Arc<Self> {
+    pub(crate) fn new(
+        facts: Facts,
+        streams: [&Arc<Stream>; 2],
+        segments: [Segment; 2],
+        user_timeouts: [Duration; 2],
+    ) -> Arc<Self> {
         let now = Instant::now();
         Arc::new(Self {
             facts,
@@ -95,12 +111,42 @@ impl Live {
             first: Arc::downgrade(streams[0]),
             second: Arc::downgrade(streams[1]),
             user_timeouts,
+            segments,
+            held: Mutex::default(),
             up: AtomicU64::new(0),
             down: AtomicU64::new(0),
             sample: Mutex::new(Sample { at: now, up: 0, down: 0, moved: now, rate_up: 0.0, rate_down: 0.0 }),
             end: OnceLock::new(),
             wake: Notify::new(),
         })
+    }
+
+    /// Holds what it sends to its parts in the rates of its segments, those that it has none of yet; to `booked` on both
+    /// sides, if that was asked for.
+    pub(crate) fn hold(&self, reservations: &Arc<Reservations>, booked: Option<u64>) -> Result<(), TooMuch> {
+        let mut held = self.held();
+        if held.is_over {
+            return Ok(());
+        }
+        let sides = [&self.first, &self.second].into_iter().zip(&self.segments);
+        for (part, (stream, segment)) in held.parts.iter_mut().zip(sides) {
+            if part.is_none()
+                && let Some(stream) = stream.upgrade()
+            {
+                *part = reservations.hold(segment, &stream, booked)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up what it holds: the session is over.
+    pub(crate) fn release(&self) {
+        let held = std::mem::replace(&mut *self.held(), Holding { is_over: true, ..Holding::default() });
+        drop(held);
+    }
+
+    fn held(&self) -> MutexGuard<'_, Holding> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn count_up(&self, bytes: usize) {
@@ -207,6 +253,7 @@ impl Sessions {
 
 impl Drop for Listed {
     fn drop(&mut self) {
+        self.live.release();
         self.sessions.lock().remove(&Arc::as_ptr(&self.live).addr());
     }
 }

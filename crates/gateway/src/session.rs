@@ -9,10 +9,13 @@ use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::relay::{Broken, End, Relay};
 use crate::request::Request;
+use crate::reserve::{Neighbour, Segment, TooMuch};
 use crate::shared::{Phase, Setup, Shared};
 use phoebus_net::{Stats, Stream};
 use phoebus_proto::session::frame::Role;
+use phoebus_proto::session::message::Requirements;
 use phoebus_proto::session::{Code, Mode, SessionId};
+use phoebus_proto::units::BitRate;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -36,10 +39,33 @@ pub(crate) async fn prepare(
 ) -> Result<Box<Ready>, Refusal> {
     let asked = Instant::now();
     let slot = admit(shared, setup, &request)?;
-    let hop = hop::open(setup, &request, setup.buffer).await?;
+    let mut hop = hop::open(setup, &request, setup.buffer).await?;
     let facts = facts(&request, &hop, terms, asked.elapsed());
-    let live = Live::new(facts, [first, &hop.stream], [terms.user_timeout, hop.user_timeout]);
-    Ok(Box::new(Ready { hop, mode: request.mode, listed: shared.sessions.list(live), slot }))
+    let segments = [came_by(&request, terms), hop.segment.clone()];
+    let live = Live::new(facts, [first, &hop.stream], segments, [terms.user_timeout, hop.user_timeout]);
+    // A reload finds it from here on.
+    let listed = shared.sessions.list(live);
+    let booked = request.requirements.rate;
+    listed.hold(&shared.reservations, booked).map_err(|too_much| taken(&request, too_much))?;
+    hop.rate = booked.or_else(|| shared.reservations.free(&hop.segment).map(|[rate, _]| rate));
+    Ok(Box::new(Ready { hop, mode: request.mode, listed, slot }))
+}
+
+/// What the connection that asked shares a rate with.
+fn came_by(request: &Request, terms: &Terms) -> Segment {
+    let neighbour = match &request.peer {
+        Some(name) => Neighbour::Peer(name.as_str().into()),
+        None => Neighbour::Host(request.from.ip().to_canonical()),
+    };
+    Segment { profile: terms.profile.clone(), neighbour }
+}
+
+/// The bandwidth that was asked for has been promised to others.
+fn taken(request: &Request, too_much: TooMuch) -> Refusal {
+    let (wanted, free) = (BitRate(request.requirements.rate.unwrap_or(0)), BitRate(too_much.free));
+    let reason = format!("{wanted} was asked for, of which {free} is promised to nobody yet");
+    let limits = Requirements { rate: Some(free.0), ..Requirements::default() };
+    Refusal { limits: Box::new(limits), ..Refusal::new(Code::Requirement, reason) }
 }
 
 fn admit(shared: &Shared, setup: &Setup, request: &Request) -> Result<Slot, Refusal> {

@@ -5,6 +5,7 @@ use crate::counters::Counters;
 use crate::live::Sessions;
 use crate::pool::{Own, Pool, Timeouts};
 use crate::quota::Quota;
+use crate::reserve::Reservations;
 use crate::seen::Seen;
 use crate::transports::Transports;
 use crate::workers::Workers;
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) workers: Arc<Workers>,
     pub(crate) pipes: Arc<PipePool>,
     pub(crate) sessions: Arc<Sessions>,
+    pub(crate) reservations: Arc<Reservations>,
     /// Sessions, from the moment they are asked for.
     pub(crate) admitted: Arc<Quota>,
     /// Connections that have asked for nothing yet.
@@ -76,7 +78,7 @@ impl Setup {
             let named = |config: &Config| (config.name.clone(), config.contact.clone());
             named(&old.config) == named(&config) && Arc::ptr_eq(&old.transports, &transports)
         };
-        let kept = |peer: &Peer| old.filter(same)?.peers.values().find(|pool| pool.peer == *peer).cloned();
+        let kept = |peer: &Peer| old.filter(same)?.peers.values().find(|pool| pool.peer.connects_as(peer)).cloned();
         // Keys of the standard library's hash tables are random.
         let instance = old.map_or_else(|| RandomState::new().build_hasher().finish(), |old| old.instance);
         let pool = |peer: &Peer| {
@@ -99,6 +101,7 @@ impl Shared {
             since: Instant::now(),
             workers,
             pipes: PipePool::new(pipes, capacity),
+            reservations: Reservations::new(setup.config.rates.clone()),
             setup: RwLock::new(Arc::new(setup)),
             sessions: Arc::default(),
             admitted: Arc::default(),
@@ -116,8 +119,13 @@ impl Shared {
         self.setup.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts another in force.
+    /// Puts another in force, its rates for open sessions too.
     pub(crate) fn replace(&self, setup: Arc<Setup>) {
+        self.reservations.change(&setup.config.rates);
+        // Those that had none until now join.
+        for live in self.sessions.all() {
+            let _ = live.hold(&self.reservations, None);
+        }
         *self.setup.write().unwrap_or_else(PoisonError::into_inner) = setup;
     }
 

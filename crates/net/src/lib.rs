@@ -14,6 +14,7 @@
 //! - [`dial`]: names to addresses, addresses to a connection (RFC 8305), all in bounded time.
 //! - [`host`]: what the host's own settings take away from a profile, and the command that would change them.
 //! - [`wrapblock`]: a transport from a library with blocking calls; [`driver`]: such a library from a file (U9–U11).
+//! - [`wire`]: what packets take on a link, by which rates are counted.
 //! - [`limits`]: how many descriptors a process may have.
 //!
 //! # The linger discipline
@@ -38,6 +39,7 @@ pub mod tcp;
 pub mod tls;
 pub mod transport;
 pub mod udt;
+pub mod wire;
 pub mod wrapblock;
 
 pub use carrier::{Carrier, PipePool};

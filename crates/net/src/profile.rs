@@ -4,6 +4,7 @@ use phoebus_proto::units::{BitRate, ByteSize, Span};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How TCP is set up on one segment. Every socket gets its profile before it connects or listens, because window scaling
@@ -11,6 +12,9 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Profile {
+    /// What the configuration calls it: connections under one name to one neighbour share their rate.
+    #[serde(skip)]
+    pub name: Arc<str>,
     /// Send buffer. `auto` leaves it to the kernel: a fixed one, even of the bandwidth-delay product, cuts throughput
     /// (U16). A size bounds the memory that a stalled receiver can hold.
     pub send_buffer: Buffer,
@@ -40,8 +44,9 @@ pub struct Profile {
     pub fast_open: bool,
     /// Multipath TCP (RFC 8684), where kernel and peer have it.
     pub multipath: bool,
-    /// The most that one connection sends per second, headers included: the rate of a circuit, say (S17, S25). No bound by
-    /// default.
+    /// The most that is sent per second, as the link counts it, with headers and framing ([`crate::wire`]): the rate of a
+    /// circuit, say (S17, S25). A connection starts with all of it; where several share it, whoever owns them divides it
+    /// ([`Change::Rate`](crate::transport::Change::Rate)). No bound by default.
     pub rate: Option<BitRate>,
     /// Largest IP packet of UDT, in bytes, its header included. 1500 by default, or what the first link carries if that is
     /// less: nothing finds out what the path carries.
@@ -54,6 +59,7 @@ pub struct Profile {
 impl Default for Profile {
     fn default() -> Self {
         Self {
+            name: Arc::default(),
             send_buffer: Buffer::Auto,
             receive_buffer: Buffer::Auto,
             congestion_control: CongestionControl::Auto,

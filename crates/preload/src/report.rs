@@ -90,6 +90,7 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
         warm: false,
         note,
         streams: 1,
+        rate: 0,
     };
     let hops = || std::iter::once(first).chain(opened.hops.iter());
     let rtt_us = opened.rtt_us().saturating_add(tcp.rtt_us);

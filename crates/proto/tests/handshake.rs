@@ -91,6 +91,7 @@ fn hop() -> HopReport<'static> {
         transport: "tcp",
         congestion_control: "bbr",
         rtt_us: 50_000,
+        rate: 500_000_000,
         ..Default::default()
     }
 }

@@ -75,6 +75,7 @@ impl Config {
             routes: vec![Route { to: Pattern::Any, via: Some(name.clone()), profile: default.clone() }],
             peers: BTreeMap::from([(name, peer)]),
             direct: default,
+            rates: BTreeMap::new(),
             rules: vec![Rule {
                 // Loopback is reached from any address that a program has bound its socket to.
                 from: ["0.0.0.0/0", "::/0"].iter().filter_map(|net| net.parse().ok()).map(Source::Net).collect(),

@@ -24,6 +24,7 @@ use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::text::{self, TextError};
+use phoebus_proto::units::BitRate;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -54,6 +55,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// How the last gateway connects to destinations that no route names: `[profile.default]`.
     pub direct: Arc<Profile>,
+    /// The rates of profiles that have one, by the profile's name: what is sent to one neighbour under it in all (S17).
+    pub rates: BTreeMap<Arc<str>, BitRate>,
     /// What is allowed; all else is not.
     pub rules: Vec<Rule>,
     /// Bounds.
@@ -108,6 +111,30 @@ pub struct Peer {
     pub from: Vec<Net>,
     /// Connections kept ready.
     pub pool: Pool,
+}
+
+impl Listen {
+    /// Whether what listens as this one says does so as `other` says too. Rates are changed on open connections.
+    pub(crate) fn listens_as(&self, other: &Self) -> bool {
+        let profile = unrated(&other.profile, &self.profile, &self.transport);
+        *self == Self { profile, ..other.clone() }
+    }
+}
+
+impl Peer {
+    /// Whether connections made as this one says are as `other` says too. Rates are changed on open connections.
+    pub(crate) fn connects_as(&self, other: &Self) -> bool {
+        let profile = unrated(&other.profile, &self.profile, &self.transport);
+        *self == Self { profile, ..other.clone() }
+    }
+}
+
+/// `profile` with the rate of another, where that makes no difference: drivers may take theirs only when they connect.
+fn unrated(profile: &Arc<Profile>, other: &Profile, transport: &str) -> Arc<Profile> {
+    if !security::transports().iter().any(|own| own == transport) {
+        return profile.clone();
+    }
+    Arc::new(Profile { rate: other.rate, ..Profile::clone(profile) })
 }
 
 /// Which way some destinations lie.

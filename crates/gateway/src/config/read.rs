@@ -43,6 +43,7 @@ impl Reader<'_> {
         let routes = self.routes(&raw.route, &profiles, &peers)?;
         let rules = raw.allow.iter().map(|allow| self.rule(allow, &peers, &carriage)).collect::<Result<_, _>>()?;
         let direct = self.profile(None, &profiles)?;
+        let rates = profiles.values().filter_map(|profile| Some((profile.name.clone(), profile.rate?))).collect();
         let places = Places {
             listeners: raw.listen.iter().map(|listen| self.place(&listen.address)).collect(),
             admin: raw.admin.socket.as_ref().map(|socket| self.place(socket)).unwrap_or_default(),
@@ -58,6 +59,7 @@ impl Reader<'_> {
             peers,
             routes,
             direct,
+            rates,
             rules,
             limits: raw.limits,
             admin,
@@ -86,15 +88,18 @@ impl Reader<'_> {
         }
     }
 
-    fn profiles(&self, raw: BTreeMap<String, Profile>, limits: &Limits) -> BTreeMap<String, Arc<Profile>> {
+    fn profiles(&self, mut raw: BTreeMap<String, Profile>, limits: &Limits) -> BTreeMap<String, Arc<Profile>> {
         let bounded = |profile: Profile| match limits.buffer {
             // What the pipe may hold is taken off first.
             Some(total) => profile.bounded(total.0 - limits.pipe.0.min(total.0 / 4)),
             None => profile,
         };
-        let mut profiles: BTreeMap<_, _> = raw.into_iter().map(|(name, p)| (name, Arc::new(bounded(p)))).collect();
-        profiles.entry("default".to_owned()).or_insert_with(|| Arc::new(bounded(Profile::default())));
-        profiles
+        raw.entry("default".to_owned()).or_default();
+        let named = |(name, profile): (String, Profile)| {
+            let profile = Profile { name: name.as_str().into(), ..bounded(profile) };
+            (name, Arc::new(profile))
+        };
+        raw.into_iter().map(named).collect()
     }
 
     fn profile(

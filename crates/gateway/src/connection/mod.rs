@@ -37,6 +37,8 @@ pub(crate) struct Terms {
     pub(crate) security: Security,
     pub(crate) auth: WantedAuth,
     pub(crate) user_timeout: Duration,
+    /// The name of their profile.
+    pub(crate) profile: Arc<str>,
 }
 
 impl Terms {
@@ -46,6 +48,7 @@ impl Terms {
             security: listen.security,
             auth: listen.auth,
             user_timeout: listen.profile.user_timeout.0,
+            profile: listen.profile.name.clone(),
         })
     }
 }

@@ -44,7 +44,12 @@ struct Went {
 fn start(first: End, second: End) -> JoinHandle<Went> {
     tokio::spawn(async move {
         let streams = [first.stream.clone(), second.stream.clone()];
-        let live = Live::new(Facts::default(), [&streams[0], &streams[1]], [PATIENCE; 2]);
+        let live = Live::new(
+            Facts::default(),
+            [&streams[0], &streams[1]],
+            [crate::reserve::Segment::none(), crate::reserve::Segment::none()],
+            [PATIENCE; 2],
+        );
         let mut relay = Relay::new(first, second, PipePool::new(4, 256 << 10), 256 << 10);
         let ended = relay.run(&live).await;
         let (up, down) = live.bytes();

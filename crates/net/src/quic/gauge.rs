@@ -24,6 +24,8 @@ pub(super) struct Gauge {
     rate: AtomicU64,
     /// Largest UDP payload.
     mtu: AtomicU64,
+    /// Bytes of packets that were lost, and not charged to any stream's rate yet.
+    uncharged: AtomicU64,
 }
 
 impl Gauge {
@@ -36,6 +38,7 @@ impl Gauge {
             rtt_var: AtomicU64::new(0),
             rate: AtomicU64::new(0),
             mtu: AtomicU64::new(1200),
+            uncharged: AtomicU64::new(0),
         })
     }
 
@@ -57,6 +60,15 @@ impl Gauge {
 
     pub(super) fn mtu(&self) -> u64 {
         self.mtu.load(Relaxed)
+    }
+
+    /// Bytes that were lost since this was asked for last. quinn sends them again besides what streams are granted, so that one
+    /// of the streams has to pay for them.
+    pub(super) fn take_lost(&self) -> usize {
+        match self.uncharged.load(Relaxed) {
+            0 => 0,
+            _ => usize::try_from(self.uncharged.swap(0, Relaxed)).unwrap_or(usize::MAX),
+        }
     }
 
     /// Time since the peer last acknowledged anything.
@@ -142,6 +154,7 @@ impl Controller for Watching {
     }
 
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, persistent: bool, lost: u64) {
+        self.gauge.uncharged.fetch_add(lost, Relaxed);
         self.inner.on_congestion_event(now, sent, persistent, lost);
     }
 

@@ -210,6 +210,9 @@ impl Duplex for QuicStream {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let mut allowance = lock(&self.allowance);
+        if allowance.rate().is_some() {
+            allowance.spend(self.shared.gauge.take_lost());
+        }
         let granted = allowance.grant(bytes.len(), self.shared.gauge.mtu(), Instant::now());
         if granted == 0 && !bytes.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());

@@ -92,7 +92,7 @@ impl Duplex for Connection {
     fn set(&self, change: Change) -> io::Result<()> {
         let socket = socket2::SockRef::from(&self.io);
         match change {
-            Change::Rate(rate) => socket::set_rate(&socket, rate),
+            Change::Rate(rate) => socket::set_rate(&socket, rate, self.io.local_addr()?.is_ipv6()),
             Change::SendBuffer(size) => socket.set_send_buffer_size(socket::size(size)?),
             Change::ReceiveBuffer(size) => socket.set_recv_buffer_size(socket::size(size)?),
             Change::CongestionControl(asked) => match asked.kernel_name() {

@@ -3,6 +3,7 @@
 use super::info::congestion_control;
 use crate::profile::{CongestionControl, Profile};
 use crate::sys;
+use crate::wire;
 use phoebus_proto::units::BitRate;
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -36,7 +37,7 @@ pub(super) fn open(addr: SocketAddr, profile: &Profile, purpose: Purpose) -> io:
     set_buffers(&socket, profile, &mut notes)?;
     set_congestion_control(&socket, profile.congestion_control, &mut notes)?;
     if profile.rate.is_some() {
-        set_rate(&SockRef::from(&socket), profile.rate)?;
+        set_rate(&SockRef::from(&socket), profile.rate, addr.is_ipv6())?;
     }
     socket.set_tcp_keepalive(
         &TcpKeepalive::new()
@@ -114,12 +115,19 @@ fn set_congestion_control(socket: &Socket, asked: CongestionControl, notes: &mut
     Ok(())
 }
 
-/// Paces what is sent to at most `rate`. The kernel counts what a segment carries, a link its headers as well: those of the
-/// usual segment, 52 bytes of 1500, are taken off.
-pub(super) fn set_rate(socket: &SockRef<'_>, rate: Option<BitRate>) -> io::Result<()> {
-    let bytes = rate.map_or(u64::MAX, |rate| (rate.0 / 8 * 1448 / 1500).max(1));
-    sys::set_pacing(socket.as_fd(), bytes)
+/// Paces what is sent to at most `rate` on the link. The kernel counts what a segment carries, a link its headers as well.
+pub(super) fn set_rate(socket: &SockRef<'_>, rate: Option<BitRate>, is_ipv6: bool) -> io::Result<()> {
+    let Some(rate) = rate else { return sys::set_pacing(socket.as_fd(), u64::MAX) };
+    // Before there is a connection the kernel says 536, its guess until it knows better.
+    let segment = socket.tcp_mss().ok().filter(|mss| *mss > 536).map_or(USUAL_SEGMENT, u64::from);
+    let headers = wire::ip_header(is_ipv6) + 20 + TIMESTAMPS;
+    sys::set_pacing(socket.as_fd(), (wire::share(rate, segment, headers).0 / 8).max(1))
 }
+
+/// What a segment of Ethernet's usual length carries.
+const USUAL_SEGMENT: u64 = 1448;
+/// The option that every segment has, unless the host has turned it off.
+const TIMESTAMPS: u64 = 12;
 
 /// A buffer's size as the kernel takes it.
 ///

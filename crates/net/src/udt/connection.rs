@@ -2,6 +2,7 @@
 
 use super::link::{Link, State};
 use super::settings;
+use crate::profile::CongestionControl;
 use crate::stats::Stats;
 use crate::transport::{Boxed, Change, Duplex};
 use phoebus_proto::udt::CloseReason;
@@ -130,7 +131,15 @@ impl Duplex for Connection {
     fn set(&self, change: Change) -> io::Result<()> {
         self.link.change(|state, now| {
             match change {
-                Change::Rate(rate) => state.connection.set_rate_limit(rate.map(|rate| rate.0)),
+                Change::Rate(rate) => {
+                    let mss = state.connection.datagram_len() as u32 + settings::IP_UDP_LEN;
+                    let limit = settings::rate_limit(rate, mss, self.link.remote.is_ipv6());
+                    if state.connection.control() == "fixed" {
+                        let control = settings::control(CongestionControl::Fixed, limit)?;
+                        state.connection.set_control(now, &*control);
+                    }
+                    state.connection.set_rate_limit(limit);
+                }
                 Change::CongestionControl(asked) => {
                     let control = settings::control(asked, state.connection.rate_limit())?;
                     state.connection.set_control(now, &*control);

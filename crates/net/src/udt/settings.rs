@@ -1,9 +1,10 @@
 //! A profile as the settings of a UDT connection.
 
 use crate::profile::{CongestionControl, Profile};
-use crate::{Buffer, sys};
+use crate::{Buffer, sys, wire};
 use phoebus_proto::udt::control::{Factory, Fixed, Model, Native};
 use phoebus_proto::udt::{Config, ConfigError, MSS_MAX, MSS_MIN};
+use phoebus_proto::units::BitRate;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use std::time::Duration;
 
 /// The MSS unless a profile has one: Ethernet's, since nothing finds out what the path carries.
 const MSS: u32 = 1500;
+/// The headers of IPv4 and UDP, which UDT counts as part of its packets.
+pub(super) const IP_UDP_LEN: u32 = 28;
 /// What an IPv6 header is longer than the IPv4 header that UDT counts.
 const IPV6_EXTRA: u32 = 20;
 /// Packets that a buffer holds unless a profile says otherwise: 47 MB, twice what 1 Gbit/s needs at 190 ms. Memory is taken
@@ -24,9 +27,10 @@ const PAYLOAD: u64 = 1456;
 /// # Errors
 /// `InvalidInput`, with a sentence about the setting that does not work.
 pub(super) fn config(profile: &Profile, peer: SocketAddr, limit: Option<Duration>) -> io::Result<Config> {
-    let rate_limit = profile.rate.map(|rate| rate.0);
+    let mss = mss(profile, peer)?;
+    let rate_limit = rate_limit(profile.rate, mss, peer.is_ipv6());
     let mut config = Config {
-        mss: mss(profile, peer)?,
+        mss,
         send_buffer: packets(profile.send_buffer),
         receive_buffer: packets(profile.receive_buffer),
         rate_limit,
@@ -39,6 +43,13 @@ pub(super) fn config(profile: &Profile, peer: SocketAddr, limit: Option<Duration
     }
     config.check().map_err(invalid)?;
     Ok(config)
+}
+
+/// The limit that keeps packets of `mss` bytes within `rate` on the link: UDT counts packets from their IP header on, and
+/// every IP header for one of IPv4.
+pub(super) fn rate_limit(rate: Option<BitRate>, mss: u32, is_ipv6: bool) -> Option<u64> {
+    let extra = if is_ipv6 { IPV6_EXTRA } else { 0 };
+    rate.map(|rate| wire::share(rate, mss.into(), extra.into()).0)
 }
 
 /// Makes the rate control that is asked for.
@@ -83,7 +94,7 @@ fn invalid(reason: impl ToString) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phoebus_proto::units::{BitRate, ByteSize};
+    use phoebus_proto::units::ByteSize;
 
     fn peer(text: &str) -> SocketAddr {
         text.parse().unwrap()
@@ -101,7 +112,7 @@ mod tests {
         };
         let config = config(&profile, peer("192.0.2.1:9"), Some(Duration::from_secs(1))).unwrap();
         assert_eq!((config.send_buffer, config.receive_buffer), (32, 737_461));
-        assert_eq!((config.mss, config.rate_limit, config.control.name()), (9000, Some(100_000_000), "fixed"));
+        assert_eq!((config.mss, config.rate_limit, config.control.name()), (9000, Some(99_579_552), "fixed"));
         assert_eq!(config.connect_timeout, Duration::from_secs(1));
     }
 

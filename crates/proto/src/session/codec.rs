@@ -474,7 +474,7 @@ impl<'a> Item<'a> for &'a str {
 
 impl<'a> Item<'a> for HopReport<'a> {
     fn encode<W: Write>(&self, e: &mut Encoder<W>) -> Result<(), minicbor::encode::Error<W::Error>> {
-        e.map(10 + u64::from(self.streams > 1))?;
+        e.map(10 + u64::from(self.streams > 1) + u64::from(self.rate > 0))?;
         for (key, text) in (1u64..).zip([self.from, self.to, self.transport, self.congestion_control, self.security]) {
             e.u64(key)?.str(text)?;
         }
@@ -484,6 +484,9 @@ impl<'a> Item<'a> for HopReport<'a> {
         e.u8(9)?.bool(self.warm)?.u8(10)?.str(self.note)?;
         if self.streams > 1 {
             e.u8(11)?.u16(self.streams)?;
+        }
+        if self.rate > 0 {
+            e.u8(12)?.u64(self.rate)?;
         }
         Ok(())
     }
@@ -504,6 +507,7 @@ impl<'a> Item<'a> for HopReport<'a> {
                 9 => hop.warm = fields.bool()?,
                 10 => hop.note = fields.text()?,
                 11 => hop.streams = fields.u16()?,
+                12 => hop.rate = fields.u64()?,
                 _ => fields.skip()?,
             }
         }

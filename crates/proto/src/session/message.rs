@@ -244,6 +244,8 @@ pub struct HopReport<'a> {
     pub note: &'a str,
     /// Connections that make up the hop; 0 counts as 1.
     pub streams: u16,
+    /// The most that the session may send on the hop, in bits per second; 0 without a bound.
+    pub rate: u64,
 }
 
 /// REFUSED: no session, and why.

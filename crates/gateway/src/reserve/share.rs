@@ -1,0 +1,185 @@
+//! How a rate is divided among connections (S17): by what each needs, and equally where they need more than there is. What one
+//! does not need goes to the others (max-min fairness). Pure: bytes and times are arguments.
+
+use std::time::Duration;
+
+/// What a connection is to have, in bits per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Claim {
+    /// What it would use now; infinity for one that uses all that it has.
+    pub(super) wants: f64,
+    /// What was promised to it, which it never exceeds.
+    pub(super) booked: Option<f64>,
+}
+
+/// The part of a rate that is kept for those that need nothing at the moment, so that they can begin.
+const KEPT: f64 = 0.01;
+
+/// The shares of `claims` in `rate`. Their sum never exceeds it, and is all of it unless all that there are were promised less.
+pub(super) fn divide(rate: f64, claims: &[Claim]) -> Vec<f64> {
+    let count = claims.len().max(1) as f64;
+    let most = |claim: &Claim| claim.booked.unwrap_or(f64::INFINITY);
+    let mut shares: Vec<f64> = claims.iter().map(|claim| most(claim).min(rate * KEPT / count)).collect();
+    let mut left = rate - shares.iter().sum::<f64>();
+    // What was promised comes first, and then what the others need; what is left is for all that may have more.
+    let promised = |claim: &Claim| claim.booked.map_or(0.0, |booked| booked.min(claim.wants));
+    let needed = |claim: &Claim| most(claim).min(claim.wants);
+    for upto in [&promised as &dyn Fn(&Claim) -> f64, &needed, &most] {
+        let limits: Vec<f64> = claims.iter().map(upto).collect();
+        left = fill(left, &limits, &mut shares);
+    }
+    shares
+}
+
+/// Raises those of `shares` that are below their limits, the lowest first, by `left` in all; returns what nobody takes.
+fn fill(mut left: f64, limits: &[f64], shares: &mut [f64]) -> f64 {
+    let mut open: Vec<usize> = (0..shares.len()).filter(|i| shares[*i] < limits[*i]).collect();
+    open.sort_by(|a, b| (limits[*a] - shares[*a]).total_cmp(&(limits[*b] - shares[*b])));
+    let mut count = open.len();
+    for i in open {
+        let more = (left / count as f64).min(limits[i] - shares[i]).max(0.0);
+        shares[i] += more;
+        left -= more;
+        count -= 1;
+    }
+    left.max(0.0)
+}
+
+/// Finds out what a connection needs, from what it sends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Meter {
+    /// Bytes sent when it was last looked at.
+    sent: Option<u64>,
+    /// Bits per second that it has used of late.
+    used: f64,
+    wants: f64,
+}
+
+impl Meter {
+    /// A connection that uses this much of its share would use more.
+    const HUNGRY: f64 = 0.8;
+    /// By how much a need may grow from look to look before it is seen: a slow start doubles in a round trip.
+    const GROWTH: f64 = 2.0;
+    /// What is left of a need from look to look while nothing is sent, so that one who sends in bursts keeps it.
+    const MEMORY: f64 = 0.8;
+
+    /// A connection that may be about to send.
+    pub(super) fn new() -> Self {
+        Self { sent: None, used: 0.0, wants: f64::INFINITY }
+    }
+
+    pub(super) fn wants(&self) -> f64 {
+        self.wants
+    }
+
+    /// Looks: `sent` bytes were sent up to now, of which headers are no part, `passed` since the last look, under `share`.
+    pub(super) fn look(&mut self, sent: u64, passed: Duration, share: f64) {
+        let before = self.sent.replace(sent);
+        let Some(before) = before.filter(|_| !passed.is_zero()) else { return };
+        let now = sent.saturating_sub(before) as f64 * 8.0 / passed.as_secs_f64();
+        self.used = now.max(self.used * Self::MEMORY);
+        self.wants = if now >= share * Self::HUNGRY { f64::INFINITY } else { self.used * Self::GROWTH };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALL: f64 = f64::INFINITY;
+
+    fn shares(rate: f64, wants: &[f64], booked: &[f64]) -> Vec<u64> {
+        let claim = |(wants, booked): (&f64, &f64)| Claim { wants: *wants, booked: (*booked > 0.0).then_some(*booked) };
+        let claims: Vec<_> = wants.iter().zip(booked.iter().chain(std::iter::repeat(&0.0))).map(claim).collect();
+        divide(rate, &claims).iter().map(|share| share.round() as u64).collect()
+    }
+
+    #[test]
+    fn what_one_does_not_need_goes_to_the_others() {
+        assert_eq!(shares(1000.0, &[ALL], &[]), [1000]);
+        assert_eq!(shares(1000.0, &[ALL; 4], &[]), [250; 4]);
+        assert_eq!(shares(1000.0, &[ALL, 0.0], &[]), [995, 5]);
+        assert_eq!(shares(1000.0, &[ALL, 105.0, ALL], &[]), [448, 105, 448]);
+        // Nobody needs all: what is left stays at hand, for whoever needs more before it is seen.
+        assert_eq!(shares(1000.0, &[100.0, 200.0], &[]), [450, 550]);
+    }
+
+    #[test]
+    fn a_promise_is_kept_and_not_exceeded() {
+        assert_eq!(shares(1000.0, &[ALL; 3], &[600.0]), [600, 200, 200]);
+        // While nothing of it is used, others have it.
+        assert_eq!(shares(1000.0, &[0.0, ALL], &[600.0]), [5, 995]);
+        assert_eq!(shares(1000.0, &[ALL], &[600.0]), [600]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_sum_is_never_more_and_nothing_is_held_back(
+            rate in 1e3f64..1e11,
+            claims in prop::collection::vec((0u64..1 << 37, prop::option::of(0.0f64..0.2)), 1..12),
+        ) {
+            let claims: Vec<_> = claims.iter().map(|(wants, booked)| Claim {
+                wants: if wants % 3 == 0 { ALL } else { *wants as f64 },
+                booked: booked.map(|part| part * rate),
+            }).collect();
+            let booked: f64 = claims.iter().filter_map(|claim| claim.booked).sum();
+            prop_assume!(booked <= rate);
+            let shares = divide(rate, &claims);
+            let sum: f64 = shares.iter().sum();
+            prop_assert!(sum <= rate * (1.0 + 1e-9), "{sum} of {rate}");
+            if claims.iter().any(|claim| claim.booked.is_none()) {
+                prop_assert!(sum >= rate * (1.0 - 1e-9), "{sum} of {rate}");
+            }
+            for (claim, share) in claims.iter().zip(&shares) {
+                prop_assert!(*share >= 0.0);
+                if let Some(booked) = claim.booked {
+                    prop_assert!(*share <= booked * (1.0 + 1e-9));
+                    prop_assert!(*share >= booked.min(claim.wants) * (1.0 - KEPT) - 1.0 || sum >= rate * (1.0 - 1e-9));
+                }
+            }
+        }
+    }
+
+    /// Connections that would send at their own rates, looked at every 20 ms for `looks`; what each sent of late, bits/s.
+    fn run(rate: f64, sources: &[f64], looks: u32) -> Vec<f64> {
+        let passed = Duration::from_millis(20);
+        let mut meters = vec![Meter::new(); sources.len()];
+        let mut sent = vec![0.0; sources.len()];
+        let mut shares = vec![0.0; sources.len()];
+        let mut last = Vec::new();
+        for _ in 0..looks {
+            for ((meter, sent), share) in meters.iter_mut().zip(&sent).zip(&shares) {
+                meter.look(*sent as u64, passed, *share);
+            }
+            let claims: Vec<_> = meters.iter().map(|meter| Claim { wants: meter.wants(), booked: None }).collect();
+            shares = divide(rate, &claims);
+            last = shares.iter().zip(sources).map(|(share, source)| share.min(*source)).collect();
+            sent.iter_mut().zip(&last).for_each(|(sent, now)| *sent += now / 8.0 * passed.as_secs_f64());
+        }
+        last
+    }
+
+    #[test]
+    fn connections_settle_at_what_they_need() {
+        let got = run(100e6, &[f64::INFINITY, 10e6, 0.0, f64::INFINITY], 50);
+        assert!((got[1] - 10e6).abs() < 1.0, "{got:?}");
+        for big in [got[0], got[3]] {
+            // Twice 10 Mbit/s are kept for the one that needs so much, and the thousandth part for the idle one.
+            assert!((big - 39.75e6).abs() < 1e6, "{got:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_begins_is_seen_at_the_next_look() {
+        let mut meter = Meter::new();
+        let passed = Duration::from_millis(20);
+        meter.look(0, passed, 0.0);
+        for _ in 0..100 {
+            meter.look(0, passed, 1e6);
+        }
+        assert!(meter.wants() < 1.0);
+        meter.look(2_500, passed, 1e6);
+        assert_eq!(meter.wants(), ALL);
+    }
+}

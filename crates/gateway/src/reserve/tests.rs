@@ -1,0 +1,232 @@
+//! Rates divided among connections that note what they are told.
+
+use super::*;
+use phoebus_net::Stats;
+use phoebus_net::transport::{Boxed, Duplex};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+
+/// What all connections of a test were told, and the most that their rates ever came to.
+#[derive(Debug, Default)]
+struct Told {
+    rates: Mutex<HashMap<usize, Option<u64>>>,
+    most: AtomicU64,
+}
+
+/// A connection that does nothing.
+#[derive(Debug)]
+struct Fake {
+    id: usize,
+    sent: Arc<AtomicU64>,
+    told: Arc<Told>,
+}
+
+impl Duplex for Fake {
+    fn set(&self, change: Change) -> io::Result<()> {
+        let Change::Rate(rate) = change else { return Err(io::ErrorKind::Unsupported.into()) };
+        let mut rates = self.told.rates.lock().unwrap();
+        rates.insert(self.id, rate.map(|rate| rate.0));
+        let sum: u64 = rates.values().flatten().sum();
+        self.told.most.fetch_max(sum, Relaxed);
+        Ok(())
+    }
+
+    fn stats(&self) -> io::Result<Stats> {
+        Ok(Stats { bytes_sent: self.sent.load(Relaxed), ..Stats::default() })
+    }
+
+    fn try_read(&self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn try_write(&self, _: &[u8], _: bool) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn poll_read_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+
+    fn poll_write_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+
+    fn is_quiet(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn failed(&self) -> Boxed<'_, io::Error> {
+        Box::pin(std::future::pending())
+    }
+
+    fn shutdown_write(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn unacknowledged(&self) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn disarm(&self) {}
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(NOBODY)
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(NOBODY)
+    }
+
+    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        Ok(self)
+    }
+}
+
+/// Connections under the profile `circuit` to one peer.
+struct Circuit {
+    reservations: Arc<Reservations>,
+    told: Arc<Told>,
+    streams: Vec<(Arc<Stream>, Arc<AtomicU64>)>,
+    now: Instant,
+}
+
+const RATE: u64 = 100_000_000;
+
+impl Circuit {
+    fn new() -> Self {
+        let reservations = Reservations::new(rates(Some(RATE)));
+        Self { reservations, told: Arc::default(), streams: Vec::new(), now: Instant::now() }
+    }
+
+    fn segment() -> Segment {
+        Segment { profile: "circuit".into(), neighbour: Neighbour::Peer("pg2".into()) }
+    }
+
+    fn open(&mut self, booked: Option<u64>) -> Result<Held, TooMuch> {
+        let sent = Arc::new(AtomicU64::new(0));
+        let id = self.streams.len();
+        let stream = Arc::new(Stream::from(Fake { id, sent: sent.clone(), told: self.told.clone() }));
+        self.streams.push((stream.clone(), sent));
+        Ok(self.reservations.hold(&Self::segment(), &stream, booked)?.unwrap())
+    }
+
+    /// Lets `looks` pass in which the connections send at these rates, as far as they may.
+    fn pass(&mut self, looks: u32, rates: &[u64]) {
+        for _ in 0..looks {
+            for (id, rate) in rates.iter().enumerate() {
+                let now = (*rate).min(self.rate(id).unwrap_or(u64::MAX));
+                self.streams[id].1.fetch_add(now / 8 / 50, Relaxed);
+            }
+            self.now += LOOK;
+            self.reservations.look(self.now);
+        }
+    }
+
+    fn rate(&self, id: usize) -> Option<u64> {
+        self.told.rates.lock().unwrap().get(&id).copied().flatten()
+    }
+
+    /// That the rates are these, within a hundredth of the whole.
+    fn expect(&self, parts: &[f64]) {
+        for (id, part) in parts.iter().enumerate() {
+            let (got, wanted) = (self.rate(id).unwrap() as f64, part * RATE as f64);
+            assert!((got - wanted).abs() <= 0.011 * RATE as f64, "{id}: {got} instead of {wanted}");
+        }
+    }
+}
+
+fn rates(rate: Option<u64>) -> Rates {
+    rate.map(|rate| ("circuit".into(), BitRate(rate))).into_iter().collect()
+}
+
+#[test]
+fn one_alone_has_all_and_several_their_parts() {
+    let mut circuit = Circuit::new();
+    let first = circuit.open(None).unwrap();
+    circuit.expect(&[1.0]);
+    let _second = circuit.open(None).unwrap();
+    circuit.expect(&[0.5, 0.5]);
+    circuit.pass(50, &[u64::MAX, 0]);
+    circuit.expect(&[1.0, 0.0]);
+    circuit.pass(5, &[u64::MAX, u64::MAX]);
+    circuit.expect(&[0.5, 0.5]);
+    // Connections to somebody else are no matter of theirs.
+    let other = Segment { neighbour: Neighbour::Peer("pg3".into()), ..Circuit::segment() };
+    assert_eq!(circuit.reservations.free(&other), Some([RATE, RATE]));
+    drop(first);
+    assert_eq!(circuit.rate(1), Some(RATE));
+}
+
+#[test]
+fn the_sum_is_never_more_than_the_rate() {
+    let mut circuit = Circuit::new();
+    let mut held: Vec<_> = (0..4).map(|_| circuit.open(None).unwrap()).collect();
+    for round in 0..40u64 {
+        let wants: Vec<_> = (0..4).map(|id| if (round + id) % 3 == 0 { u64::MAX } else { 1 << (20 + id) }).collect();
+        circuit.pass(3, &wants);
+    }
+    for id in [3, 2] {
+        // What is over sends nothing any more.
+        circuit.told.rates.lock().unwrap().remove(&id);
+        held.pop();
+    }
+    circuit.pass(10, &[u64::MAX, u64::MAX]);
+    let most = circuit.told.most.load(Relaxed);
+    assert!(most <= RATE && most > RATE * 98 / 100, "{most}");
+}
+
+#[test]
+fn another_rate_holds_for_open_connections() {
+    let mut circuit = Circuit::new();
+    let _held = [circuit.open(None).unwrap(), circuit.open(None).unwrap()];
+    circuit.reservations.change(&rates(Some(RATE / 2)));
+    circuit.expect(&[0.25, 0.25]);
+    circuit.reservations.change(&rates(None));
+    assert_eq!((circuit.rate(0), circuit.rate(1)), (None, None));
+    circuit.reservations.change(&rates(Some(RATE)));
+    circuit.expect(&[0.5, 0.5]);
+}
+
+#[test]
+fn a_connection_from_before_the_rate_went_is_free_of_it() {
+    let mut circuit = Circuit::new();
+    let held = circuit.open(None).unwrap();
+    drop(held);
+    circuit.reservations.change(&rates(None));
+    assert_eq!(circuit.rate(0), Some(RATE));
+    let stream = circuit.streams[0].0.clone();
+    assert!(circuit.reservations.hold(&Circuit::segment(), &stream, None).unwrap().is_none());
+    assert_eq!(circuit.rate(0), None);
+}
+
+#[test]
+fn what_is_promised_is_kept_and_not_promised_twice() {
+    let mut circuit = Circuit::new();
+    let promised = circuit.open(Some(60_000_000)).unwrap();
+    circuit.expect(&[0.6]);
+    assert_eq!(circuit.open(Some(50_000_000)).unwrap_err(), TooMuch { free: 40_000_000 });
+    let _other = circuit.open(None).unwrap();
+    circuit.pass(20, &[u64::MAX, 0, u64::MAX]);
+    assert_eq!(circuit.rate(0), Some(60_000_000));
+    assert!((38_000_000..=40_000_000).contains(&circuit.rate(2).unwrap()));
+    // What is not used of it is lent.
+    circuit.pass(50, &[0, 0, u64::MAX]);
+    assert!(circuit.rate(2).unwrap() >= 98_000_000);
+    drop(promised);
+    assert_eq!(circuit.reservations.free(&Circuit::segment()), Some([RATE, RATE]));
+}
+
+#[test]
+fn what_was_asked_for_is_held_where_there_is_no_other_rate() {
+    let reservations = Reservations::new(Rates::new());
+    let told = Arc::new(Told::default());
+    let stream = Arc::new(Stream::from(Fake { id: 0, sent: Arc::default(), told: told.clone() }));
+    let held = reservations.hold(&Circuit::segment(), &stream, Some(7_000_000)).unwrap();
+    assert_eq!(told.rates.lock().unwrap()[&0], Some(7_000_000));
+    drop(held);
+    assert_eq!(told.rates.lock().unwrap()[&0], None);
+}
