@@ -3,14 +3,17 @@
 
 use super::gateway;
 use super::haproxy;
+use super::hop::Wan;
 use super::process::Background;
 use crate::run::find_library;
 use anyhow::{Context, anyhow, bail};
 use phoebus_proto::endpoint::DEFAULT_PORT;
-use phoebus_wan::testbed::{GatewayOptions, Gateways, Sc09, Testbed};
+use phoebus_wan::testbed::{Gateways, Sc09, Testbed};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
+use std::time::Duration;
 
 /// How a program at `src` reaches a server at `dst`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,14 +42,25 @@ pub(crate) enum Service {
 
 /// A running path. Dropping it takes everything down.
 pub(crate) struct Bed {
+    /// By what they carry the first hop.
+    agents: BTreeMap<&'static str, Background>,
     gateways: Option<Gateways>,
     relays: Vec<Background>,
     servers: Vec<Background>,
-    gateway_cc: String,
+    wan: Wan,
+    lan_cc: String,
     /// The hosts and links.
     pub(crate) testbed: Testbed,
 }
 
+/// All hosts of the path.
+const HOSTS: [&str; 4] = ["src", "pg1", "pg2", "dst"];
+/// How long an agent may take until it has its gateway.
+const AGENT_START: Duration = Duration::from_secs(10);
+/// How long one stays that nobody uses: longer than any experiment turns to other rows.
+const AGENT_IDLE: &str = "24h";
+/// What gateways send under to the ends, where nothing is said.
+const LAN_CC: &str = "bbr";
 /// Above the port of a service, where HAProxy and socat listen for it.
 const HAPROXY_OFFSET: u16 = 2000;
 const SOCAT_OFFSET: u16 = 3000;
@@ -64,18 +78,32 @@ impl Bed {
     /// Builds the path, and starts relays to `services`; gateways when they are first needed. All that the middle hosts
     /// send is under the congestion control that `settings` has for them, which they must have.
     pub(crate) fn up(settings: &Sc09, services: &[Service]) -> anyhow::Result<Self> {
-        let gateway_cc =
-            settings.gateway_cc.clone().ok_or_else(|| anyhow!("the gateways' congestion control is not set"))?;
-        let testbed = Testbed::up(&settings.scenario())?;
-        let mut bed = Self { gateways: None, relays: Vec::new(), servers: Vec::new(), gateway_cc, testbed };
+        let gateway_cc = settings.gateway_cc.as_deref();
+        let gateway_cc = gateway_cc.ok_or_else(|| anyhow!("the gateways' congestion control is not set"))?;
+        let mut bed = Self::joined(settings, Wan::plain(gateway_cc))?;
         bed.start_relays(services)?;
         Ok(bed)
+    }
+
+    /// The path with gateways joined by `wan`, and without other relays.
+    pub(crate) fn joined(settings: &Sc09, wan: Wan) -> anyhow::Result<Self> {
+        Ok(Self { wan, ..Self::bare(settings)? })
     }
 
     /// The path without anything in the middle hosts: for rows that go direct.
     pub(crate) fn bare(settings: &Sc09) -> anyhow::Result<Self> {
         let testbed = Testbed::up(&settings.scenario())?;
-        Ok(Self { gateways: None, relays: Vec::new(), servers: Vec::new(), gateway_cc: String::new(), testbed })
+        let lan_cc = settings.gateway_cc.clone().unwrap_or_else(|| LAN_CC.to_owned());
+        let wan = Wan::plain(&lan_cc);
+        Ok(Self {
+            agents: BTreeMap::new(),
+            gateways: None,
+            relays: Vec::new(),
+            servers: Vec::new(),
+            wan,
+            lan_cc,
+            testbed,
+        })
     }
 
     /// A command that will run in `host`.
@@ -90,9 +118,10 @@ impl Bed {
         Ok(command)
     }
 
-    /// Starts `command` as a server of this bed, and waits until it listens.
-    pub(crate) fn serve(&mut self, name: &str, command: Command, port: u16) -> anyhow::Result<()> {
-        self.servers.push(Background::start(name, command)?.listening(port)?);
+    /// Starts a peer program at `dst` as a server of this bed, and waits until it listens.
+    pub(crate) fn serve_peer(&mut self, program: &str, service: Service) -> anyhow::Result<()> {
+        let command = self.peer("dst", &[program, &format!("0.0.0.0:{}", service.port())])?;
+        self.servers.push(Background::start(&format!("the {program}"), command)?.listening(service.port())?);
         Ok(())
     }
 
@@ -118,30 +147,61 @@ impl Bed {
         if way != Way::Phoebus {
             return Ok(());
         }
-        if self.gateways.is_none() {
-            self.restart_gateways()?;
-        }
+        self.start_gateways()?;
         // By address, as all other rows: no row looks up a name within its time.
         command.env("LD_PRELOAD", find_library()?.file);
         command.env("PHOEBUS_PATH", format!("{}/{DEFAULT_PORT},pg2/{DEFAULT_PORT}", self.address("pg1")?));
+        command.env("PHOEBUS_FIRST_HOP", "tcp");
         if let Some(cc) = cc {
             command.env("PHOEBUS_CC", cc);
         }
         Ok(())
     }
 
+    /// Gives `command`, which runs at `src`, what it needs to go through Phoebus by an agent there, which carries the first
+    /// hop by `first_hop`, as `PHOEBUS_FIRST_HOP` has it. Returns the agent's process.
+    pub(crate) fn lead_by_agent(&mut self, command: &mut Command, first_hop: &'static str) -> anyhow::Result<u32> {
+        self.start_gateways()?;
+        let file = |name: &str| self.testbed.directory().join(name);
+        // By name, which is what the gateway's certificate is for.
+        let variables = [
+            ("PHOEBUS_PATH", format!("pg1/{DEFAULT_PORT},pg2/{DEFAULT_PORT}").into()),
+            ("PHOEBUS_FIRST_HOP", first_hop.into()),
+            ("PHOEBUS_AGENT_IDLE", AGENT_IDLE.into()),
+            ("PHOEBUS_CERT", file("src.pem").into_os_string()),
+            ("PHOEBUS_KEY", file("src.key").into_os_string()),
+            ("PHOEBUS_CA", file("authority.pem").into_os_string()),
+            ("XDG_RUNTIME_DIR", self.testbed.directory().as_os_str().to_owned()),
+        ];
+        command.env("LD_PRELOAD", find_library()?.file).envs(variables.clone());
+        let agent = match self.agents.entry(first_hop) {
+            Entry::Occupied(running) => running.into_mut(),
+            Entry::Vacant(place) => {
+                let mut agent = self.testbed.exec("src", gateway::program())?;
+                agent.arg("agent").envs(variables);
+                place.insert(Background::until_it_says("the agent", agent, AGENT_START)?.0)
+            }
+        };
+        Ok(agent.pid())
+    }
+
+    fn start_gateways(&mut self) -> anyhow::Result<()> {
+        if self.gateways.is_none() { self.restart_gateways() } else { Ok(()) }
+    }
+
     /// Starts both gateways anew: without a connection that has carried anything.
     pub(crate) fn restart_gateways(&mut self) -> anyhow::Result<()> {
+        // Agents would go on, but with connections that have carried something.
+        self.agents.clear();
         self.gateways = None;
-        let profile = BTreeMap::from([("congestion_control".to_owned(), self.gateway_cc.clone())]);
-        let options = GatewayOptions {
-            program: gateway::program(),
-            wan: profile.clone(),
-            lan: profile,
-            ..GatewayOptions::default()
-        };
+        let options = self.wan.gateways(&self.lan_cc, &HOSTS)?;
         self.gateways = Some(self.testbed.start_gateways(&options)?);
         Ok(())
+    }
+
+    /// The processes of the gateways, once they were started.
+    pub(crate) fn gateway_pids(&mut self) -> Vec<u32> {
+        self.gateways.iter_mut().flat_map(Gateways::report).map(|gateway| gateway.pid).collect()
     }
 
     /// That everything in the middle still runs.
@@ -151,7 +211,7 @@ impl Bed {
                 bail!("the gateway on {} ended: {how}", gateway.host);
             }
         }
-        self.relays.iter_mut().chain(&mut self.servers).try_for_each(Background::check)
+        self.relays.iter_mut().chain(&mut self.servers).chain(self.agents.values_mut()).try_for_each(Background::check)
     }
 
     fn start_relays(&mut self, services: &[Service]) -> anyhow::Result<()> {

@@ -139,7 +139,7 @@ fn describe(readings: &[Reading]) -> String {
     let one = |(metric, value): &Reading| format!("{} {} {}", metric.name, super::stats::rounded(*value), metric.unit);
     match readings {
         [] => "nothing to measure".into(),
-        few if few.len() <= 4 => few.iter().map(one).collect::<Vec<_>>().join(", "),
+        few if few.len() <= 9 => few.iter().map(one).collect::<Vec<_>>().join(", "),
         many => format!("{}, … ({} values)", one(&many[0]), many.len()),
     }
 }

@@ -10,6 +10,7 @@ use super::report::{Bound, Report, Verdict};
 use super::results::{Metric, Reading, Results};
 use super::stats::Summary;
 use super::table::Table;
+use super::transports::Compared;
 use super::{Common, haproxy, wan};
 use anyhow::Context;
 use phoebus_proto::units::{Probability, Span};
@@ -29,6 +30,23 @@ pub(crate) struct LatencyArgs {
     /// Connections of each kind, in all.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     iterations: u32,
+    #[command(flatten)]
+    pub(super) compared: Compared,
+}
+
+impl LatencyArgs {
+    /// The round trips to measure; these, in milliseconds, if none were given.
+    pub(super) fn rtts(&self, usual: &[u64]) -> Vec<Span> {
+        if self.rtt.is_empty() {
+            return usual.iter().map(|ms| Span(Duration::from_millis(*ms))).collect();
+        }
+        self.rtt.clone()
+    }
+
+    /// Connections of each kind in each of `runs` runs.
+    pub(super) fn each(&self, runs: u32) -> u32 {
+        if self.common.quick { 5 } else { self.iterations.div_ceil(runs) }
+    }
 }
 
 /// The experiment.
@@ -59,10 +77,10 @@ const ROWS: [Row; 4] = [
     row("phoebus-tfo", "Phoebus, fast open", Way::Phoebus, true, Colour::Vermilion),
 ];
 
-const CONNECT: Metric = Metric { name: "connect", unit: "ms" };
-const FIRST: Metric = Metric { name: "first echo", unit: "ms" };
-const NEXT: Metric = Metric { name: "echo", unit: "ms" };
-const READY: Metric = Metric { name: "connect and first echo", unit: "ms" };
+pub(super) const CONNECT: Metric = Metric { name: "connect", unit: "ms" };
+pub(super) const FIRST: Metric = Metric { name: "first echo", unit: "ms" };
+pub(super) const NEXT: Metric = Metric { name: "echo", unit: "ms" };
+pub(super) const READY: Metric = Metric { name: "connect and first echo", unit: "ms" };
 
 /// Table 2 of the paper: latency, what, and the means of connect and echo in ms.
 const TABLE_2: [(u64, &str, f64, f64); 9] = [
@@ -80,12 +98,7 @@ const TABLE_2: [(u64, &str, f64, f64); 9] = [
 impl Latency {
     /// The experiment that `args` ask for, in `runs` runs.
     pub(super) fn new(args: &LatencyArgs, runs: u32) -> Self {
-        let milliseconds = |ms: &u64| Span(Duration::from_millis(*ms));
-        Self {
-            rtts: if args.rtt.is_empty() { [0, 50, 100].iter().map(milliseconds).collect() } else { args.rtt.clone() },
-            each: if args.common.quick { 5 } else { args.iterations.div_ceil(runs) },
-            seed: args.common.seed,
-        }
+        Self { rtts: args.rtts(&[0, 50, 100]), each: args.each(runs), seed: args.common.seed }
     }
 
     fn rtt(&self, point: &str) -> Span {
@@ -126,8 +139,7 @@ impl Experiment for Latency {
 
     fn set_up(&self, point: &str) -> anyhow::Result<Bed> {
         let mut bed = Bed::up(&self.settings(self.rtt(point)), &[Service::Echo])?;
-        let echo = bed.peer("dst", &["echo", &format!("0.0.0.0:{}", Service::Echo.port())])?;
-        bed.serve("the echo", echo, Service::Echo.port())?;
+        bed.serve_peer("echo", Service::Echo)?;
         Ok(bed)
     }
 
@@ -157,12 +169,7 @@ impl Experiment for Latency {
         bed.lead(&mut command, row.way, None)?;
         let line = process::run("the echo's client", command, limit)?;
         bed.check()?;
-        let times: Vec<Echo> = serde_json::from_str(&line).context("the echo's client printed no times")?;
-        let readings = times.iter().skip(1).flat_map(|echo| {
-            let Echo { connect, first, next } = *echo;
-            [(CONNECT, connect), (FIRST, first), (NEXT, next), (READY, connect + first)]
-        });
-        Ok(readings.map(|(metric, seconds)| (metric, seconds * 1e3)).collect())
+        readings(&line)
     }
 
     fn report(&self, results: &Results) -> Report {
@@ -271,6 +278,16 @@ impl Latency {
         }
         verdicts
     }
+}
+
+/// What the echo's client printed, without the first connection, which may have had to find things out.
+pub(super) fn readings(line: &str) -> anyhow::Result<Vec<Reading>> {
+    let times: Vec<Echo> = serde_json::from_str(line).context("the echo's client printed no times")?;
+    let readings = times.iter().skip(1).flat_map(|echo| {
+        let Echo { connect, first, next } = *echo;
+        [(CONNECT, connect), (FIRST, first), (NEXT, next), (READY, connect + first)]
+    });
+    Ok(readings.map(|(metric, seconds)| (metric, seconds * 1e3)).collect())
 }
 
 fn capitalized(text: &str) -> String {

@@ -4,6 +4,7 @@
 //!
 //! - [`engine`] runs an experiment: every row under every point, interleaved; [`results`] keeps what was measured.
 //! - [`stats`], [`table`], [`plot`], [`report`], [`conditions`]: what is made of it.
+//! - [`hop`] says what carries the hops of a path, [`flows`] moves bytes over it, [`usage`] what that takes of the processors.
 //! - [`process`] starts programs, ends them, and reads what they cost; [`peer`] holds those of our own.
 //!
 //! An experiment that only wants a part (`--only`, `--rtt`, `--loss`) and is told to `--resume` adds to what its directory
@@ -13,13 +14,18 @@ mod bed;
 mod conditions;
 mod emulator;
 mod engine;
+mod flows;
 mod gateway;
 mod haproxy;
+mod hop;
 mod iperf;
 mod latency;
+mod libudt;
+mod loopback;
 mod peer;
 mod plot;
 mod process;
+mod quinn;
 mod relay;
 mod report;
 mod results;
@@ -27,6 +33,8 @@ mod short;
 mod stats;
 mod table;
 mod throughput;
+mod transports;
+mod usage;
 mod wan;
 
 use clap::{Args, Subcommand};
@@ -55,6 +63,10 @@ enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// One gateway on loopback beside HAProxy: processor time, sessions a second, memory.
     Relay(relay::RelayArgs),
+    /// The transports on loopback: UDT beside libudt, QUIC beside quinn's perf tool.
+    Udt(loopback::UdtArgs),
+    /// What a transfer costs its client: UDT direct, and UDT behind a gateway.
+    Cpu(transports::CpuArgs),
     /// The emulated links against their own settings.
     Emulator(emulator::EmulatorArgs),
     /// The programs that experiments run.
@@ -103,10 +115,21 @@ impl Common {
 /// needs a user namespace.
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
+        BenchCommand::Throughput(args) if args.compared.any() => {
+            measure(&transports::Transports::new(&args), &args.common)
+        }
         BenchCommand::Throughput(args) => measure(&throughput::Throughput::new(&args), &args.common),
+        BenchCommand::Short(args) if args.compared.any() => {
+            measure(&transports::ShortTransfers::new(&args), &args.common)
+        }
         BenchCommand::Short(args) => measure(&short::Short::new(&args), &args.common),
+        BenchCommand::Latency(args) if args.compared.any() => {
+            measure(&transports::Latencies::new(&args, args.common.runs()), &args.common)
+        }
         BenchCommand::Latency(args) => measure(&latency::Latency::new(&args, args.common.runs()), &args.common),
         BenchCommand::Relay(args) => measure(&relay::Relay::new(&args), &args.common),
+        BenchCommand::Cpu(args) => measure(&transports::Cpu::new(&args), &args.common),
+        BenchCommand::Udt(args) => measure(&loopback::Loopback::new(&args)?, &args.common),
         BenchCommand::Emulator(args) => {
             let store = prepare("emulator", &args.common)?;
             let (results, report) = emulator::run(&args, &store)?;

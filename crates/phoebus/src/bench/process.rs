@@ -4,7 +4,7 @@ use anyhow::{Context, anyhow, bail};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ pub(crate) struct Background {
     name: String,
     child: Child,
     errors: Option<JoinHandle<String>>,
+    /// What it prints, line by line, if anyone wants to know.
+    lines: Option<mpsc::Receiver<String>>,
 }
 
 impl Background {
@@ -29,30 +31,33 @@ impl Background {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| cannot_start(name, &command))?;
         let errors = child.stderr.take().map(collect);
-        Ok(Self { name: name.to_owned(), child, errors })
+        Ok(Self { name: name.to_owned(), child, errors, lines: None })
     }
 
     /// Starts `command` and waits for the first line that it prints. It runs on; its standard input ends when it is dropped.
     pub(crate) fn until_it_says(name: &str, mut command: Command, limit: Duration) -> anyhow::Result<(Self, String)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| cannot_start(name, &command))?;
-        let output = child.stdout.take();
-        let mut background = Self { name: name.to_owned(), errors: child.stderr.take().map(collect), child };
-        let (said, heard) = mpsc::channel();
-        thread::spawn(move || {
-            let mut line = String::new();
-            let read = output.map_or(Ok(0), |output| BufReader::new(output).read_line(&mut line));
-            // Nobody listens any more once the time is up.
-            let _ = said.send(read.map(|_| line));
-        });
-        match heard.recv_timeout(limit) {
-            Ok(Ok(line)) if !line.is_empty() => Ok((background, line)),
-            Ok(_) => {
-                let status = background.child.wait()?;
-                let why = background.last_words(status);
-                bail!("{name} failed: {why}")
+        let lines = child.stdout.take().map(lines);
+        let mut background = Self { name: name.to_owned(), errors: child.stderr.take().map(collect), child, lines };
+        let line = background.next_line(limit)?;
+        Ok((background, line))
+    }
+
+    /// The next line that it prints, with its end; an error if it ends or `limit` passes before there is one.
+    pub(crate) fn next_line(&mut self, limit: Duration) -> anyhow::Result<String> {
+        let heard = match &self.lines {
+            Some(lines) => lines.recv_timeout(limit),
+            None => bail!("nobody listens to {}", self.name),
+        };
+        match heard {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Timeout) => bail!("{} said nothing within {} s", self.name, limit.as_secs()),
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.child.wait()?;
+                let why = self.last_words(status);
+                bail!("{} failed: {why}", self.name)
             }
-            Err(_) => bail!("{name} said nothing within {} s", limit.as_secs()),
         }
     }
 
@@ -194,6 +199,22 @@ fn used_ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut times = rest.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
     Some(times.next()?.ok()? + times.next()?.ok()?)
+}
+
+fn lines(stream: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (said, heard) = mpsc::channel();
+    thread::spawn(move || {
+        let mut stream = BufReader::new(stream);
+        loop {
+            let mut line = String::new();
+            match stream.read_line(&mut line) {
+                // The last line may lack its end; whoever stops listening is told nothing more.
+                Ok(n) if n > 0 && said.send(line).is_ok() => {}
+                _ => return,
+            }
+        }
+    });
+    heard
 }
 
 fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {

@@ -13,6 +13,7 @@ use super::report::{Bound, Report, Verdict};
 use super::results::{Metric, Reading, Results};
 use super::stats::Summary;
 use super::table::Table;
+use super::transports::Compared;
 use super::wan::{self, percent};
 use super::{Common, haproxy};
 use anyhow::Context;
@@ -25,18 +26,20 @@ use std::time::Duration;
 pub(crate) struct ShortArgs {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Sizes [default: 1MB,8MB,32MB,128MB].
+    /// Sizes [default: 1MB,8MB,32MB,128MB, and 1GB with --transport].
     #[arg(long, value_delimiter = ',', value_name = "SIZE")]
-    size: Vec<ByteSize>,
+    pub(super) size: Vec<ByteSize>,
     /// Round trip of the WAN.
     #[arg(long, default_value = "100ms", value_name = "TIME")]
-    rtt: Span,
+    pub(super) rtt: Span,
     /// Loss on both LANs, each way.
     #[arg(long, default_value = "0.01%", value_name = "PROBABILITY")]
-    loss: Probability,
+    pub(super) loss: Probability,
     /// Congestion control of pg1 and pg2, for all that is compared.
     #[arg(long, default_value = "bbr", value_name = "NAME")]
     gateway_cc: String,
+    #[command(flatten)]
+    pub(super) compared: Compared,
 }
 
 /// The experiment.
@@ -81,12 +84,12 @@ const ROWS: [Row; 5] = [
     Row { before: Before::Transfer, ..row("phoebus-warm", "Phoebus, warm", Way::Phoebus, "bbr", Colour::Vermilion) },
 ];
 
-const TOTAL: Metric = Metric { name: "total", unit: "s" };
-const CONNECT: Metric = Metric { name: "connect", unit: "s" };
+pub(super) const TOTAL: Metric = Metric { name: "total", unit: "s" };
+pub(super) const CONNECT: Metric = Metric { name: "connect", unit: "s" };
 /// What warms the path: enough for a WAN connection of 1 Gbit/s and 150 ms to reach its rate.
-const WARMING: u64 = 64_000_000;
+pub(super) const WARMING: u64 = 64_000_000;
 /// Between warming and measuring: longer than any time-out of retransmission, as between two commands of a person.
-const PAUSE: Duration = Duration::from_secs(2);
+pub(super) const PAUSE: Duration = Duration::from_secs(2);
 /// A new gateway has its connections to the peer by then, also when the peer was not there at its first attempt.
 const AFTER_RESTART: Duration = Duration::from_secs(3);
 
@@ -151,9 +154,7 @@ impl Experiment for Short {
 
     fn set_up(&self, _: &str) -> anyhow::Result<Bed> {
         let mut bed = Bed::up(&wan::path(self.rtt, self.loss, self.seed, &self.gateway_cc), &[Service::Sink])?;
-        let listen = format!("0.0.0.0:{}", Service::Sink.port());
-        let sink = bed.peer("dst", &["sink", &listen])?;
-        bed.serve("the sink", sink, Service::Sink.port())?;
+        bed.serve_peer("sink", Service::Sink)?;
         Ok(bed)
     }
 
@@ -292,6 +293,7 @@ mod tests {
             rtt: Span(Duration::from_millis(100)),
             loss: Probability::default(),
             gateway_cc: "bbr".into(),
+            compared: Compared::none(),
         };
         let short = Short::new(&args);
         let mut results = Results::of("short");

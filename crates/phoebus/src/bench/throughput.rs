@@ -12,9 +12,11 @@ use super::report::{Bound, Report, Verdict};
 use super::results::{Metric, Reading, Results};
 use super::stats::Summary;
 use super::table::Table;
+use super::transports::Compared;
 use super::wan::{self, percent};
 use super::{Common, haproxy};
 use phoebus_proto::units::{Probability, Span};
+use phoebus_wan::model::Rate;
 use std::time::Duration;
 
 /// Options of the experiment.
@@ -34,6 +36,18 @@ pub(crate) struct ThroughputArgs {
     /// Congestion control of pg1 and pg2, for all that is compared.
     #[arg(long, default_value = "bbr", value_name = "NAME")]
     gateway_cc: String,
+    #[command(flatten)]
+    pub(super) compared: Compared,
+    /// Capacities of all links.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "RATE",
+        requires = "transport",
+        default_value = "1gbit",
+        help_heading = "Transports"
+    )]
+    pub(super) rate: Vec<Rate>,
 }
 
 /// The experiment.
@@ -98,22 +112,38 @@ const CLIENT_CPU: Metric = Metric { name: "client cpu", unit: "%" };
 /// Set-up and end of a test, beside its length.
 const AROUND: Duration = Duration::from_millis(1500);
 
+impl ThroughputArgs {
+    /// The round trips to measure.
+    pub(super) fn rtts(&self) -> Vec<Span> {
+        let default: &[u64] = if self.common.quick { &[50, 100] } else { &[25, 50, 100, 150] };
+        if self.rtt.is_empty() {
+            return default.iter().map(|ms| Span(Duration::from_millis(*ms))).collect();
+        }
+        self.rtt.clone()
+    }
+
+    /// The losses to measure.
+    pub(super) fn losses(&self) -> Vec<Probability> {
+        let default: &[f64] = if self.common.quick { &[1e-4] } else { &[1e-5, 1e-4, 1e-3] };
+        if self.loss.is_empty() {
+            return default.iter().filter_map(|p| Probability::new(*p)).collect();
+        }
+        self.loss.clone()
+    }
+
+    /// How long each test takes.
+    pub(super) fn seconds(&self) -> u64 {
+        self.seconds.unwrap_or(if self.common.quick { 5 } else { 10 })
+    }
+}
+
 impl Throughput {
     /// The experiment that `args` ask for.
     pub(super) fn new(args: &ThroughputArgs) -> Self {
-        let quick = args.common.quick;
-        let milliseconds = |list: &[u64]| list.iter().map(|ms| Span(Duration::from_millis(*ms))).collect();
-        let shares = |list: &[f64]| list.iter().filter_map(|p| Probability::new(*p)).collect();
-        let or =
-            |given: &[Span], default: &[u64]| if given.is_empty() { milliseconds(default) } else { given.to_vec() };
         Self {
-            rtts: or(&args.rtt, if quick { &[50, 100] } else { &[25, 50, 100, 150] }),
-            losses: match (args.loss.is_empty(), quick) {
-                (false, _) => args.loss.clone(),
-                (true, true) => shares(&[1e-4]),
-                (true, false) => shares(&[1e-5, 1e-4, 1e-3]),
-            },
-            seconds: args.seconds.unwrap_or(if quick { 5 } else { 10 }),
+            rtts: args.rtts(),
+            losses: args.losses(),
+            seconds: args.seconds(),
             gateway_cc: args.gateway_cc.clone(),
             seed: args.common.seed,
         }

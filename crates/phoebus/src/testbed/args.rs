@@ -201,13 +201,17 @@ pub(crate) struct Between {
 /// Protection between gateways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Security {
+    /// Everything is encrypted.
     Encrypt,
+    /// The ends are proved, the bytes stay open.
     Auth,
+    /// Nothing is protected.
     None,
 }
 
 impl Security {
-    fn name(self) -> &'static str {
+    /// As configurations name it.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Encrypt => "encrypt",
             Self::Auth => "auth",

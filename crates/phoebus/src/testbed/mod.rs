@@ -7,8 +7,8 @@ mod print;
 
 use crate::exit::{self, Exit};
 use anyhow::Result;
-pub(crate) use args::TestbedArgs;
 use args::{Build, TestbedCommand};
+pub(crate) use args::{Security, TestbedArgs, certificates};
 use phoebus_wan::model::{Direction, DirectionUpdate};
 use phoebus_wan::testbed::{Error, Found, Order, Outcome, Remote, State, Supervisor, supervise};
 use std::ffi::{OsStr, OsString};

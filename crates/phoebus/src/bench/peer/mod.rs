@@ -1,17 +1,26 @@
 //! The programs that experiments run in the hosts of a testbed, for what no common program measures: the time of one short
 //! transfer or one echo, and many sessions at once. They use sockets as any program does and know nothing of Phoebus, so
-//! that the preload shim works on them as on any other; only [`load`] can speak the handshake itself.
+//! that the preload shim works on them as on any other; only [`load`] can speak the handshake itself, and only [`flow`] uses
+//! the transports bare.
 //!
 //! Each prints one line of JSON. `phoebus bench peer …` starts them; it is not for people and not listed.
 
+mod carrier;
+mod flow;
 mod load;
 mod server;
 mod transfer;
 
+pub(crate) use carrier::credentials;
+pub(crate) use flow::Flow;
+#[cfg(test)]
+pub(crate) use flow::Taken;
 pub(crate) use load::{Bulk, Churn, Held, Via};
 pub(crate) use transfer::{Echo, Transfer};
 
 use anyhow::Context;
+use carrier::Carrier;
+use flow::Wanted;
 use serde::Serialize;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -46,6 +55,24 @@ pub(crate) enum PeerCommand {
         to: SocketAddr,
         /// How many times.
         count: u32,
+    },
+    /// Receives flows, and sends those that are asked for; says where first.
+    Flows {
+        #[command(flatten)]
+        carrier: Carrier,
+        /// Where to listen.
+        #[arg(long)]
+        listen: SocketAddr,
+    },
+    /// One flow, timed by its receiver.
+    Flow {
+        #[command(flatten)]
+        carrier: Carrier,
+        /// Where flows are received.
+        #[arg(long)]
+        to: SocketAddr,
+        #[command(flatten)]
+        wanted: Wanted,
     },
     /// Sends to a sink over many connections at once.
     Bulk {
@@ -87,6 +114,8 @@ pub(crate) fn run(command: PeerCommand) -> anyhow::Result<()> {
         PeerCommand::Echo { listen } => server::echo(listen),
         PeerCommand::Send { to, bytes, cc } => print(&transfer::send(to, bytes, cc.as_deref())?),
         PeerCommand::Ping { to, count } => print(&transfer::ping(to, count)?),
+        PeerCommand::Flows { carrier, listen } => flow::serve(&carrier, listen, print),
+        PeerCommand::Flow { carrier, to, wanted } => print(&flow::run(&carrier, to, &wanted)?),
         PeerCommand::Bulk { via, to, sessions, bytes } => print(&load::bulk(&via, to, sessions, bytes)?),
         PeerCommand::Churn { via, to, at_once, seconds } => {
             print(&load::churn(&via, to, at_once, Duration::from_secs(seconds))?)

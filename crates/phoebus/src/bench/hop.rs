@@ -1,0 +1,124 @@
+//! What carries the hops of a path with gateways: between them ([`Wan`]) and from `src` to the first ([`FirstHop`]).
+
+use super::gateway;
+use crate::testbed::{Security, certificates};
+use phoebus_wan::testbed::GatewayOptions;
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// What carries sessions between the gateways of a bed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wan {
+    /// As rows and options name it.
+    pub(crate) name: String,
+    transport: &'static str,
+    security: Security,
+    /// Whether agents are taken too, by QUIC and UDT.
+    agents: bool,
+    /// Settings of the profile between the gateways, by their keys in a configuration.
+    profile: BTreeMap<String, String>,
+}
+
+/// Every [`Wan`] that has a name: with its transport and its congestion control, if that is not the transport's choice.
+const WANS: [(&str, &str, Option<&str>); 7] = [
+    ("bbr", "tcp", Some("bbr")),
+    ("cubic", "tcp", Some("cubic")),
+    ("reno", "tcp", Some("reno")),
+    ("quic", "quic", None),
+    ("udt", "udt", None),
+    ("udt-native", "udt", Some("native")),
+    ("auto", "auto", None),
+];
+
+impl Wan {
+    /// TCP as it is, with nothing around it: what stands beside relays that protect nothing either.
+    pub(crate) fn plain(congestion_control: &str) -> Self {
+        let wan = Self {
+            name: congestion_control.into(),
+            transport: "tcp",
+            security: Security::None,
+            agents: false,
+            profile: BTreeMap::new(),
+        };
+        wan.with("congestion_control", congestion_control)
+    }
+
+    /// The same under this protection. QUIC has its own, always.
+    pub(crate) fn secured(mut self, security: Security) -> Self {
+        self.security = if self.transport == "quic" { Security::Encrypt } else { security };
+        self
+    }
+
+    /// The same with one more setting of its profile, such as `rate`.
+    pub(crate) fn with(mut self, key: &str, value: &str) -> Self {
+        self.profile.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Whether there is nothing but TCP, and nothing to protect it by.
+    fn is_plain(&self) -> bool {
+        self.transport == "tcp" && self.security == Security::None && !self.agents
+    }
+
+    /// The gateways of a testbed with these `hosts`, which send to the ends under `lan_cc`.
+    pub(crate) fn gateways(&self, lan_cc: &str, hosts: &[&str]) -> anyhow::Result<GatewayOptions> {
+        // Listeners share the profile of the ends, and other transports have other controls. What gateways choose by
+        // themselves is bbr: they may, in their own hosts.
+        let lan = self.is_plain().then(|| ("congestion_control".to_owned(), lan_cc.to_owned()));
+        let hosts = hosts.iter().map(|host| (*host).to_owned());
+        Ok(GatewayOptions {
+            program: gateway::program(),
+            transport: Some(self.transport.to_owned()),
+            security: Some(self.security.name().to_owned()),
+            certificates: (!self.is_plain()).then(|| certificates(hosts)).transpose()?,
+            wan: self.profile.clone(),
+            lan: lan.into_iter().collect(),
+            ..GatewayOptions::default()
+        })
+    }
+
+    /// How it is protected, as reports say it.
+    pub(crate) fn protection(&self) -> &'static str {
+        self.security.name()
+    }
+}
+
+impl FromStr for Wan {
+    type Err = String;
+
+    /// Encrypted, as between gateways by default.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((name, transport, control)) = WANS.iter().find(|(name, ..)| *name == text) else {
+            let known: Vec<_> = WANS.iter().map(|(name, ..)| *name).collect();
+            return Err(format!("expected one of {}", known.join(", ")));
+        };
+        let profile =
+            control.map(|control| ("congestion_control".to_owned(), control.to_owned())).into_iter().collect();
+        Ok(Self { name: (*name).to_owned(), transport, security: Security::Encrypt, agents: true, profile })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_to_configurations() {
+        let options =
+            |name: &str| name.parse::<Wan>().unwrap().with("rate", "500mbit").gateways("bbr", &["pg1"]).unwrap();
+        let cubic = options("cubic");
+        assert_eq!((cubic.transport.as_deref(), cubic.security.as_deref()), (Some("tcp"), Some("encrypt")));
+        assert_eq!((&*cubic.wan["congestion_control"], &*cubic.wan["rate"]), ("cubic", "500mbit"));
+        assert_eq!(Wan::plain("reno").gateways("reno", &["pg1"]).unwrap().lan["congestion_control"], "reno");
+        assert!(cubic.certificates.is_some_and(|all| all.hosts.contains_key("pg1")));
+        assert_eq!((options("quic").wan.get("congestion_control"), options("udt").lan.len()), (None, 0));
+        assert_eq!("tcp".parse::<Wan>().unwrap_err(), "expected one of bbr, cubic, reno, quic, udt, udt-native, auto");
+    }
+
+    #[test]
+    fn protection_is_left_away_only_where_that_can_be() {
+        let open = |name: &str| name.parse::<Wan>().unwrap().secured(Security::None);
+        assert_eq!((open("udt").protection(), open("quic").protection()), ("none", "encrypt"));
+        assert!(Wan::plain("bbr").gateways("bbr", &["pg1"]).unwrap().certificates.is_none());
+    }
+}

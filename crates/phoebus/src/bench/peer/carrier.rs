@@ -1,0 +1,338 @@
+//! A connection for a [flow](super::flow), over whatever carries it: a plain socket, which the preload shim works on as on
+//! any program's, or bare UDT, QUIC or a loadable driver by the seam of `phoebus_net` (U9).
+
+use anyhow::{Context, anyhow, bail};
+use phoebus_net::credentials::{Authority, CredentialFiles, Credentials};
+use phoebus_net::driver::Library;
+use phoebus_net::quic::{Options, Quic};
+use phoebus_net::transport::{Listener, Target, Transport};
+use phoebus_net::wrapblock::{Limits, WrapBlock};
+use phoebus_net::{CongestionControl, Profile, Stats, Stream, tcp, udt};
+use phoebus_proto::units::BitRate;
+use socket2::{Domain, Socket, Type};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+use tokio::runtime::{Handle, Runtime};
+
+/// What carries a flow.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Carrier {
+    /// tcp, udt, quic, or the file of a loadable driver.
+    name: String,
+    /// Congestion control of what this end sends; for TCP the system's if absent, otherwise the transport's own choice.
+    #[arg(long)]
+    cc: Option<CongestionControl>,
+    /// The most that this end sends per second, headers included.
+    #[arg(long)]
+    rate: Option<BitRate>,
+    /// For quic: the directory that [`credentials`] has filled.
+    #[arg(long)]
+    credentials: Option<PathBuf>,
+}
+
+/// A connection that blocks.
+#[derive(Debug)]
+pub(super) enum Connection {
+    /// Over a socket of the system.
+    Plain(TcpStream),
+    /// Over a transport.
+    Seam(Stream, Handle),
+}
+
+/// Connections to come, each with what it needs.
+enum Coming {
+    Plain(TcpListener),
+    Seam(Box<dyn Listener>, Runtime),
+}
+
+/// Where connections are accepted.
+pub(super) struct Door {
+    coming: Coming,
+    /// Ends with the door, not before.
+    _transport: Option<Arc<dyn Transport>>,
+}
+
+/// What a connection lives in, and what has to hear of its end.
+pub(super) struct Home {
+    runtime: Option<Runtime>,
+    ends: Ends,
+}
+
+/// How the peer is told that a connection is over, before the process ends.
+enum Ends {
+    ByTheKernel,
+    Udt(udt::Port),
+    Quic(Box<Quic>),
+    Driver(WrapBlock),
+}
+
+/// Whether a connection is made or accepted.
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Sender,
+    Sink,
+}
+
+/// Over the longest path of the experiments, with lost packets.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long to try to tell the peer of the end: everything has been confirmed by then.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// What the sink's certificate says.
+const SINK: &str = "sink.test";
+const SENDER: &str = "sender.test";
+/// Longer than any experiment.
+const LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+impl Carrier {
+    /// What will be sent by.
+    fn profile(&self) -> Profile {
+        Profile { congestion_control: self.cc.unwrap_or_default(), rate: self.rate, ..Profile::default() }
+    }
+
+    /// Connects to a sink.
+    pub(super) fn connect(&self, to: SocketAddr) -> anyhow::Result<(Connection, Home)> {
+        let cannot = || format!("cannot connect to {to} by {}", self.name);
+        if self.is_plain() {
+            let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+            control(&socket, self.cc)?;
+            socket.connect(&to.into()).with_context(cannot)?;
+            return Ok((Connection::Plain(socket.into()), Home { runtime: None, ends: Ends::ByTheKernel }));
+        }
+        let (runtime, profile) = (runtime()?, self.profile());
+        let target = Target { addr: to, name: SINK.into(), early: false };
+        let opened = runtime.block_on(async {
+            Ok::<_, anyhow::Error>(match self.name.as_str() {
+                "tcp" => (tcp::Tcp.connect(&target, &profile, CONNECT).await?, Ends::ByTheKernel),
+                "udt" => {
+                    let port = udt::Port::bind(any(to))?;
+                    (port.connect(to, &profile, CONNECT).await?, Ends::Udt(port))
+                }
+                "quic" => {
+                    let quic = self.quic(Side::Sender)?;
+                    (quic.connect(&target, &profile, CONNECT).await?, Ends::Quic(Box::new(quic)))
+                }
+                file => {
+                    let driver = driver(file)?;
+                    (driver.connect(&target, &profile, CONNECT).await?, Ends::Driver(driver))
+                }
+            })
+        });
+        let (stream, ends) = opened.with_context(cannot)?;
+        note(stream.note());
+        Ok((Connection::Seam(stream, runtime.handle().clone()), Home { runtime: Some(runtime), ends }))
+    }
+
+    /// Listens at `at`.
+    pub(super) fn listen(&self, at: SocketAddr) -> anyhow::Result<Door> {
+        if self.is_plain() {
+            let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}"))?;
+            return Ok(Door { coming: Coming::Plain(listener), _transport: None });
+        }
+        let runtime = runtime()?;
+        let transport: Arc<dyn Transport> = match self.name.as_str() {
+            "tcp" => Arc::new(tcp::Tcp),
+            "udt" => Arc::new(udt::Udt::default()),
+            "quic" => Arc::new(self.quic(Side::Sink)?),
+            file => Arc::new(driver(file)?),
+        };
+        let listener = runtime.block_on(async { transport.listen(at, &self.profile()) })?;
+        note(listener.note());
+        Ok(Door { coming: Coming::Seam(listener, runtime), _transport: Some(transport) })
+    }
+
+    /// The kernel's sockets are used as by any program, unless the transport has to hold a rate.
+    fn is_plain(&self) -> bool {
+        self.name == "tcp" && self.rate.is_none()
+    }
+
+    fn quic(&self, side: Side) -> anyhow::Result<Quic> {
+        let Some(directory) = &self.credentials else { bail!("quic needs --credentials") };
+        let name = match side {
+            Side::Sender => SENDER,
+            Side::Sink => SINK,
+        };
+        Ok(Quic::new(Credentials::load(files(directory, name))?, Options::default())?)
+    }
+}
+
+impl Door {
+    /// Where it listens, with the port that was chosen for 0.
+    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+        match &self.coming {
+            Coming::Plain(listener) => listener.local_addr(),
+            Coming::Seam(listener, _) => listener.local_addr(),
+        }
+    }
+
+    /// Gives each connection to `serve`, on a thread of its own. Ends when it cannot accept any more.
+    pub(super) fn serve(&self, serve: fn(&mut Connection) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        loop {
+            let mut connection = match &self.coming {
+                Coming::Plain(listener) => Connection::Plain(listener.accept().context("cannot accept")?.0),
+                Coming::Seam(listener, runtime) => {
+                    let (pending, _) = runtime.block_on(listener.accept()).context("cannot accept")?;
+                    match runtime.block_on(pending.handshake()) {
+                        Ok(stream) => Connection::Seam(stream, runtime.handle().clone()),
+                        Err(error) => {
+                            eprintln!("a connection failed before it began: {error}");
+                            continue;
+                        }
+                    }
+                }
+            };
+            // Why a flow fails is told by whoever asked for it; here it is only noted.
+            thread::spawn(move || match serve(&mut connection) {
+                Ok(()) => connection.disarm(),
+                Err(error) => eprintln!("a flow failed: {error:#}"),
+            });
+        }
+    }
+}
+
+impl Connection {
+    /// The congestion control of what this end sends from now on.
+    pub(super) fn control(&self, cc: CongestionControl) -> anyhow::Result<()> {
+        match self {
+            Self::Plain(stream) => control(&socket2::SockRef::from(stream), Some(cc)),
+            Self::Seam(stream, _) => Ok(stream.set(phoebus_net::transport::Change::CongestionControl(cc))?),
+        }
+    }
+
+    /// What the transport has counted, where this program can ask it.
+    pub(super) fn stats(&self) -> Option<Stats> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Seam(stream, _) => stream.stats().ok(),
+        }
+    }
+
+    /// Waits until the other end has gone, or would have.
+    pub(super) fn part(&mut self) {
+        if let Self::Seam(stream, runtime) = self {
+            // Gone or not, there is nothing left to do.
+            let _ = runtime.block_on(async { tokio::time::timeout(FAREWELL, stream.failed()).await });
+        }
+    }
+
+    /// From now on its end is no failure.
+    fn disarm(&self) {
+        if let Self::Seam(stream, _) = self {
+            stream.disarm();
+        }
+    }
+}
+
+impl Home {
+    /// Ends `connection`, and waits until its peer has been told.
+    pub(super) fn leave(self, connection: Connection) {
+        connection.disarm();
+        drop(connection);
+        let Some(runtime) = self.runtime else { return };
+        // Everything has been confirmed: a peer that is not reached is none the worse for it.
+        runtime.block_on(async {
+            let _ = match &self.ends {
+                Ends::ByTheKernel => Ok(()),
+                Ends::Udt(port) => tokio::time::timeout(FAREWELL, port.settled()).await,
+                Ends::Quic(quic) => tokio::time::timeout(FAREWELL, quic.close()).await,
+                Ends::Driver(driver) => {
+                    let over = async {
+                        while driver.connections() > 0 {
+                            tokio::time::sleep(Duration::from_millis(5)).await;
+                        }
+                    };
+                    tokio::time::timeout(FAREWELL, over).await
+                }
+            };
+        });
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Seam(stream, runtime) => loop {
+                match stream.try_read(buffer) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => runtime.block_on(stream.readable())?,
+                    done => return done,
+                }
+            },
+        }
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Seam(stream, runtime) => loop {
+                match stream.try_write(bytes, false) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => runtime.block_on(stream.writable())?,
+                    done => return done,
+                }
+            },
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Fills `directory` with what both ends of QUIC flows need, by an authority that nobody keeps.
+pub(crate) fn credentials(directory: &Path) -> anyhow::Result<()> {
+    let now = SystemTime::now();
+    let (authority, own) = Authority::create("bench", now)?;
+    for name in [SINK, SENDER] {
+        let (files, issued) = (files(directory, name), authority.issue(name, &[], now, LIFE)?);
+        fs::write(&files.authorities, &own.certificate)?;
+        fs::write(&files.certificate, &issued.certificate)?;
+        fs::write(&files.key, "")?;
+        fs::set_permissions(&files.key, fs::Permissions::from_mode(0o600))?;
+        fs::write(&files.key, &issued.key)?;
+    }
+    Ok(())
+}
+
+fn files(directory: &Path, name: &str) -> CredentialFiles {
+    CredentialFiles {
+        certificate: directory.join(format!("{name}.pem")),
+        key: directory.join(format!("{name}-key.pem")),
+        authorities: directory.join("ca.pem"),
+    }
+}
+
+fn driver(file: &str) -> anyhow::Result<WrapBlock> {
+    Ok(Library::load(Path::new(file))?.transport("driver", &BTreeMap::new(), Limits::default())?)
+}
+
+fn control(socket: &Socket, cc: Option<CongestionControl>) -> anyhow::Result<()> {
+    let Some(cc) = cc else { return Ok(()) };
+    let name = cc.kernel_name().ok_or_else(|| anyhow!("TCP has no congestion control {cc}"))?;
+    socket.set_tcp_congestion(name.as_bytes()).with_context(|| format!("cannot use congestion control {name}"))
+}
+
+/// A worker for the sockets' readiness; the bytes are moved by the flow's own thread.
+fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()
+}
+
+fn any(to: SocketAddr) -> SocketAddr {
+    match to {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+    }
+}
+
+fn note(note: Option<&str>) {
+    if let Some(note) = note {
+        eprintln!("{note}");
+    }
+}

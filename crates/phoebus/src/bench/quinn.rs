@@ -1,0 +1,102 @@
+//! quinn's own perf tool, which `quic` is held against: one stream as fast as it goes, with windows that set no limit.
+
+use super::process::{self, Background, cpu_seconds};
+use anyhow::{Context, anyhow};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// How to get the tool, for those who have not.
+pub(crate) const OBTAIN: &str = "quinn-perf is a part of quinn's repository and in no registry: `git clone \
+    https://github.com/quinn-rs/quinn && cargo build --release -p perf` makes it; say where it is by --quinn-perf PATH";
+
+/// What came of a test.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Outcome {
+    /// Of the requests that were completed, by the tool's own median, in Gbit/s.
+    pub(crate) rate: f64,
+    /// All UDP payload that was sent, in bytes; about 3 % of it are headers.
+    pub(crate) bytes: u64,
+    /// Processor time of the client, which sends, in seconds.
+    pub(crate) client_cpu: f64,
+    /// Processor time of the server, in seconds.
+    pub(crate) server_cpu: f64,
+}
+
+/// As large as the windows of the transport.
+const WINDOW: &str = "64M";
+/// One upload: small enough for some to be completed, large enough for its start not to count.
+const UPLOAD: &str = "64M";
+const PORT: u16 = 4433;
+
+/// Tests for `seconds`; `command` makes commands that run where the test is to be.
+pub(crate) fn run(
+    tool: &Path,
+    command: impl Fn(&Path) -> anyhow::Result<Command>,
+    seconds: u64,
+    limit: Duration,
+) -> anyhow::Result<Outcome> {
+    let windows = ["--stream-receive-window", WINDOW, "--receive-window", WINDOW, "--send-window", WINDOW];
+    let mut server = command(tool)?;
+    server.args(["server", "--listen", &format!("127.0.0.1:{PORT}")]).args(windows);
+    let server = Background::start("quinn-perf's server", server)?;
+    // It says nothing, and listens on UDP: the client asks again until it answers.
+    let before = cpu_seconds(server.pid())?;
+    // The shell tells what its child has used.
+    let mut client = command(Path::new("sh"))?;
+    client.args(["-c", "\"$@\"; times", "sh"]).arg(tool).args(["client", "--conn-stats", "--ip", "127.0.0.1"]);
+    client.args(["--upload-size", UPLOAD, "--download-size", "0", "--duration", &seconds.to_string()]);
+    client.args(windows).arg(format!("localhost:{PORT}"));
+    let report = process::run("quinn-perf", client, limit)?;
+    let server_cpu = cpu_seconds(server.pid())? - before;
+    let (rate, bytes, client_cpu) =
+        read(&report).with_context(|| format!("quinn-perf's report is not understood; it ends: {}", end(&report)))?;
+    Ok(Outcome { rate, bytes, client_cpu, server_cpu })
+}
+
+/// The rate in Gbit/s, bytes sent and seconds used.
+fn read(report: &str) -> anyhow::Result<(f64, u64, f64)> {
+    let last = |start: &str| {
+        report
+            .lines()
+            .rev()
+            .find(|line| line.trim_start().starts_with(start))
+            .ok_or_else(|| anyhow!("there is no {start}"))
+    };
+    let median =
+        last("P50")?.split('│').nth(4).and_then(|cell| cell.trim().strip_suffix("Mb/s")?.trim().parse::<f64>().ok());
+    let rate = median.filter(|rate| *rate > 0.0).ok_or_else(|| anyhow!("no upload was completed"))? / 1e3;
+    let bytes = last("ConnectionStats")?.split_once("udp_tx").and_then(|(_, rest)| {
+        let digits = rest.split_once("bytes: ")?.1;
+        digits[..digits.find(|c: char| !c.is_ascii_digit())?].parse().ok()
+    });
+    let bytes = bytes.ok_or_else(|| anyhow!("it does not say how much was sent"))?;
+    // "0m0.83s 0m0.36s": user and system time of children, in the last line.
+    let times = report.lines().last().unwrap_or_default().split_ascii_whitespace().map(|time| {
+        let (minutes, seconds) = time.trim_end_matches('s').split_once('m')?;
+        Some(minutes.parse::<f64>().ok()? * 60.0 + seconds.parse::<f64>().ok()?)
+    });
+    let cpu = times.sum::<Option<f64>>().ok_or_else(|| anyhow!("the shell did not say what it used"))?;
+    Ok((rate, bytes, cpu))
+}
+
+fn end(text: &str) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(3)..].join(" / ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_understood() {
+        let report = "      │ Upload Duration │ …\n P50  │        775.17ms │  0.00ns │   0.00ns │      2178.94 Mb/s │  0.00 Mb/s\n\
+                      ConnectionStats { udp_tx: UdpStats { datagrams: 7, bytes: 590123, ios: 2 }, udp_rx: UdpStats { bytes: 5 } }\n\
+                      0m0.000000s 0m0.000000s\n0m0.830000s 1m0.360000s\n";
+        let (rate, bytes, cpu) = read(report).unwrap();
+        assert!((rate - 2.17894).abs() < 1e-9 && bytes == 590_123 && (cpu - 61.19).abs() < 1e-9);
+        let none = report.replace("2178.94", "0.00");
+        assert_eq!(read(&none).unwrap_err().to_string(), "no upload was completed");
+    }
+}
