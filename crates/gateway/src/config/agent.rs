@@ -40,7 +40,8 @@ impl Config {
     /// knows the secret, hands all of them to its gateway, and connects to nothing itself.
     pub fn agent(agent: Agent) -> Self {
         let Agent { gateway, port, transport, congestion_control, credentials, contact, secret, ipv6, admin } = agent;
-        let default = Arc::new(Profile::default());
+        // A path of loopback has nothing to model, and pacing only costs there.
+        let default = Arc::new(Profile { congestion_control: CongestionControl::System, ..Profile::default() });
         let profile = Arc::new(Profile { congestion_control, ..Profile::default() });
         let name = gateway.host.to_string();
         let listen = |address| Listen {

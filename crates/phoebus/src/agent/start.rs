@@ -28,7 +28,10 @@ pub(crate) struct Held(File);
 impl Held {
     /// Has the program that this process becomes hold the agent, and those that it starts.
     pub(crate) fn pass_on(self) -> Result<()> {
-        let passed = rustix::io::fcntl_dupfd_cloexec(&self.0, HIGH).context("cannot keep hold of the agent")?;
+        // Where so many are not to be had, any will do.
+        let passed =
+            rustix::io::fcntl_dupfd_cloexec(&self.0, HIGH).or_else(|_| rustix::io::fcntl_dupfd_cloexec(&self.0, 3));
+        let passed = passed.context("cannot keep hold of the agent")?;
         rustix::io::fcntl_setfd(&passed, rustix::io::FdFlags::empty()).context("cannot keep hold of the agent")?;
         // The kernel closes it with the program.
         std::mem::forget(passed);
