@@ -16,6 +16,8 @@ pub(super) enum Failure {
     Reset(Code),
     /// The connection is gone.
     Lost(ConnectionError),
+    /// There are more gaps in what the peer sent than are taken.
+    Scattered,
     /// This end gave it up.
     Local,
 }
@@ -40,6 +42,7 @@ impl Failure {
         match self {
             Self::Reset(code) => *code,
             Self::Lost(error) => code_of(error),
+            Self::Scattered => Code::Limit,
             Self::Local => Code::Terminated,
         }
     }
@@ -52,6 +55,7 @@ impl From<Failure> for io::Error {
             Failure::Reset(Code::Reset) => Code::Reset.to_string(),
             Failure::Reset(code) => format!("the peer gave the stream up: {code}"),
             Failure::Lost(error) => words(&error),
+            Failure::Scattered => "the peer left more gaps in the stream than are taken".to_owned(),
             Failure::Local => "this end gave the stream up".to_owned(),
         };
         Coded { code, reason }.into()

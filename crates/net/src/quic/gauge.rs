@@ -22,6 +22,8 @@ pub(super) struct Gauge {
     rtt_var: AtomicU64,
     /// Bytes per second that were delivered in the latest round trip.
     rate: AtomicU64,
+    /// Bytes that may be on their way.
+    window: AtomicU64,
     /// Largest UDP payload.
     mtu: AtomicU64,
     /// Bytes of packets that were lost, and not charged to any stream's rate yet.
@@ -37,6 +39,7 @@ impl Gauge {
             heard: AtomicU64::new(0),
             rtt_var: AtomicU64::new(0),
             rate: AtomicU64::new(0),
+            window: AtomicU64::new(0),
             mtu: AtomicU64::new(1200),
             uncharged: AtomicU64::new(0),
         })
@@ -56,6 +59,10 @@ impl Gauge {
 
     pub(super) fn delivery_rate(&self) -> u64 {
         self.rate.load(Relaxed)
+    }
+
+    pub(super) fn window(&self) -> u64 {
+        self.window.load(Relaxed)
     }
 
     pub(super) fn mtu(&self) -> u64 {
@@ -151,6 +158,7 @@ impl Controller for Watching {
             self.since = (now, acked);
         }
         self.inner.on_end_acks(now, in_flight, app_limited, largest);
+        self.gauge.window.store(self.inner.window(), Relaxed);
     }
 
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, persistent: bool, lost: u64) {

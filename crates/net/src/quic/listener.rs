@@ -165,6 +165,7 @@ impl Server {
             connection: connection.clone(),
             gauge,
             windows: Windows::of(&self.profile),
+            sending: settings::sending_of(&self.profile),
             control: settings::control_name(&self.profile),
             rate: self.profile.rate,
             local: self.local,

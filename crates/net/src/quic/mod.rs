@@ -2,7 +2,8 @@
 //! S21).
 //!
 //! - [`Quic`] is the transport, [`Options`] what can be chosen; [`ResetKey`] is what a gateway keeps across restarts.
-//! - `peers` makes connections and keeps them, `listener` accepts them; `stream` is a stream as a connection of the seam.
+//! - `peers` makes connections and keeps them, `listener` accepts them; `stream` is a stream as a connection of the seam,
+//!   `receive` and `assembly` put its bytes in order.
 //! - `known` is what there is of them, `failure` how they end.
 //! - `settings` turns a profile into quinn's settings; `model` is the congestion control, `rate` the bound on a stream,
 //!   `gauge` what statistics need besides quinn's.
@@ -15,6 +16,7 @@
 //! but only by a gateway that remembers the first, which one that was restarted does not. And it would gain nothing:
 //! connections to peers are kept, so that a session finds its handshake done.
 
+mod assembly;
 mod bell;
 mod drivers;
 mod failure;
@@ -24,6 +26,7 @@ mod listener;
 mod model;
 mod peers;
 mod rate;
+mod receive;
 mod reset_key;
 mod settings;
 mod socket;

@@ -52,8 +52,9 @@ const LOSS_MAX: f64 = 0.1;
 /// After how long the minimum round-trip time is measured again, and how long that takes at least.
 const MIN_RTT_AGE: Duration = Duration::from_secs(10);
 const PROBE_TIME: Duration = Duration::from_millis(200);
-/// Gaps that may be in what the peer has: quinn ends the connection at 1024 of them in one stream.
-const GAPS: f64 = 500.0;
+/// Gaps that may be in what the peer has. A peer that reads takes any number ([`super::receive`]); of what waits for a reader
+/// that has stopped, quinn takes 1024 in one stream before it ends the connection.
+const GAPS: f64 = 700.0;
 /// Sent packets whose deliveries can be told apart: a round trip at any rate that a processor can encrypt.
 const REMEMBERED: usize = 1 << 16;
 
@@ -91,7 +92,7 @@ struct Control {
     /// The least round trip while the minimum is measured anew.
     min_rtt_next: Duration,
     rtt: Duration,
-    /// Rounds since the beginning, and how much is delivered when this one ends.
+    /// Rounds in which the path was tried, and how much is delivered when this one ends.
     round: usize,
     round_ends: u64,
     /// While starting up: the rate that was not exceeded by a quarter, and for how many rounds.
@@ -113,7 +114,7 @@ struct Control {
     delivered: u64,
     delivered_at: Instant,
     first_sent_at: Instant,
-    /// Packets sent before so much was delivered show what the application had, not what the path gave.
+    /// Packets sent until more than this was delivered show what the application had, not what the path gave.
     app_limited_until: u64,
     random: u64,
 }
@@ -146,7 +147,8 @@ impl Control {
             delivered: 0,
             delivered_at: now,
             first_sent_at: now,
-            app_limited_until: 0,
+            // What comes before the first data is little.
+            app_limited_until: 1,
             random: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0),
         }
     }
@@ -285,7 +287,7 @@ impl Control {
                 delivered: self.delivered,
                 delivered_at: self.delivered_at,
                 first_sent_at: self.first_sent_at,
-                app_limited: self.delivered < self.app_limited_until,
+                app_limited: self.delivered <= self.app_limited_until,
             });
         }
     }
@@ -308,15 +310,18 @@ impl Control {
         self.delivered_at = now;
         self.batch = (self.batch * 0.99).max(self.batch_acked as f64);
         if app_limited {
-            self.app_limited_until = (self.delivered + in_flight).max(1);
+            self.app_limited_until = self.delivered + in_flight;
         }
         if let Some(newest) = self.newest.take() {
             self.first_sent_at = newest.at;
             self.take_rtt(now, now.saturating_duration_since(newest.at));
             if newest.delivered >= self.round_ends {
-                self.round += 1;
                 self.round_ends = self.delivered;
-                self.rates[self.round % self.rates.len()] = 0.0;
+                if !newest.app_limited {
+                    // What was known is not forgotten over a pause: nothing was learnt in it.
+                    self.round += 1;
+                    self.rates[self.round % self.rates.len()] = 0.0;
+                }
                 self.end_of_round(newest.app_limited);
             }
             self.take_rate(now, &newest);

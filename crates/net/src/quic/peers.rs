@@ -116,6 +116,7 @@ impl Peers {
             connection,
             gauge,
             windows: Windows::of(profile),
+            sending: settings::sending_of(profile),
             control: settings::control_name(profile),
             rate: profile.rate,
             local: own.endpoint.local_addr().map_err(failed)?,

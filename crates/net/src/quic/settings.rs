@@ -8,6 +8,7 @@ use quinn::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 use quinn::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 use quinn_proto::congestion::ControllerFactory;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// The largest UDP payload that is sent or taken: an Ethernet jumbo frame of 9000 bytes, less the headers of IPv6 and UDP.
@@ -23,14 +24,20 @@ const ACKNOWLEDGE_EVERY: u32 = 10;
 const LONGEST_PATH: Duration = Duration::from_millis(500);
 /// Windows where neither sizes nor capacity are given: 1 Gbit/s on that path. No memory is used before there are bytes.
 const WINDOW: u64 = 64 << 20;
+/// What may wait to be sent on a connection at least, whatever it may have on its way: some milliseconds at a gigabit.
+const SEND_LEAST: u64 = 2 << 20;
 /// The bounds of a window made from a capacity.
 const WINDOW_BOUNDS: (u64, u64) = (1 << 20, 1 << 30);
 
 /// How much may wait to be sent on a connection, or to be read on a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Windows {
+    /// At most. How much it is now follows from what may be on its way: [`sending`].
     pub(super) send: u64,
+    /// What the peer may have on its way.
     pub(super) receive: u64,
+    /// What may be put in order besides: half as much, so that a packet may be lost twice without a pause.
+    pub(super) aside: u64,
 }
 
 impl Windows {
@@ -40,11 +47,22 @@ impl Windows {
             let product = rate as f64 / 8.0 * LONGEST_PATH.as_secs_f64();
             (product as u64).clamp(WINDOW_BOUNDS.0, WINDOW_BOUNDS.1)
         });
-        Self {
-            send: profile.send_buffer.bytes().unwrap_or(usual),
-            receive: profile.receive_buffer.bytes().unwrap_or(usual),
-        }
+        let all = profile.receive_buffer.bytes().unwrap_or(usual + usual / 2);
+        let aside = all / 3;
+        Self { send: profile.send_buffer.bytes().unwrap_or(usual), receive: all - aside, aside }
     }
+}
+
+/// What may wait to be sent or acknowledged when `window` bytes may be on their way, and at most `most`: twice as much, so
+/// that there is always something to send and the window can double, and no more, since it only waits.
+pub(super) fn sending(window: u64, most: u64) -> u64 {
+    (2 * window).max(SEND_LEAST).min(most)
+}
+
+/// The send window of a new connection, and the largest that it may have.
+pub(super) fn sending_of(profile: &Profile) -> [AtomicU64; 2] {
+    let most = Windows::of(profile).send;
+    [sending(0, most), most].map(AtomicU64::new)
 }
 
 /// The settings of one connection. Datagrams of up to `payload` bytes are tried.
@@ -67,7 +85,7 @@ pub(super) fn transport(profile: &Profile, payload: u16, gauge: &Arc<Gauge>) -> 
         .stream_receive_window(VarInt::from_u64(windows.receive).unwrap_or(VarInt::MAX))
         // Of the connection: none. A session whose reader has stopped would use it up, and stop all others.
         .receive_window(VarInt::MAX)
-        .send_window(windows.send)
+        .send_window(sending(0, windows.send))
         .ack_frequency_config(Some(acknowledge))
         .mtu_discovery_config(Some(discovery))
         .congestion_controller_factory(Arc::new(Gauged { inner: control(profile), gauge: gauge.clone() }));
@@ -112,13 +130,22 @@ mod tests {
     use phoebus_proto::units::ByteSize;
 
     #[test]
+    fn what_waits_to_be_sent_follows_the_path() {
+        assert_eq!(sending(0, WINDOW), SEND_LEAST);
+        assert_eq!(sending(10 << 20, WINDOW), 20 << 20);
+        assert_eq!(sending(100 << 20, WINDOW), WINDOW);
+        assert_eq!(sending(0, 1000), 1000);
+    }
+
+    #[test]
     fn windows_follow_the_segment_unless_they_are_given() {
-        assert_eq!(Windows::of(&Profile::default()), Windows { send: WINDOW, receive: WINDOW });
+        let usual = Windows { send: WINDOW, receive: WINDOW, aside: WINDOW / 2 };
+        assert_eq!(Windows::of(&Profile::default()), usual);
         let profile = Profile { capacity: Some(BitRate(400_000_000)), ..Profile::default() };
         assert_eq!(Windows::of(&profile).receive, 25_000_000);
-        let buffer = Buffer::Bytes(ByteSize(1 << 20));
+        let buffer = Buffer::Bytes(ByteSize(3 << 20));
         let profile = Profile { receive_buffer: buffer, ..profile };
-        assert_eq!(Windows::of(&profile), Windows { send: 25_000_000, receive: 1 << 20 });
+        assert_eq!(Windows::of(&profile), Windows { send: 25_000_000, receive: 2 << 20, aside: 1 << 20 });
         let profile = Profile { capacity: Some(BitRate(u64::MAX)), ..Profile::default() };
         assert_eq!(Windows::of(&profile).send, 1 << 30);
     }

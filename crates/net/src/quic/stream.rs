@@ -10,13 +10,13 @@ use super::drivers::Drivers;
 use super::failure::Failure;
 use super::gauge::Gauge;
 use super::rate::Allowance;
-use super::settings::Windows;
+use super::receive::Receive;
+use super::settings::{self, Windows};
 use crate::stats::Stats;
 use crate::transport::{Boxed, Change, Duplex, Identity, Security};
-use bytes::{Buf, Bytes};
 use phoebus_proto::session::Code;
 use phoebus_proto::units::BitRate;
-use quinn::{Connection, ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
+use quinn::{Connection, RecvStream, SendStream, StoppedError, VarInt, WriteError};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -33,6 +33,8 @@ pub(super) struct Shared {
     pub(super) gauge: Arc<Gauge>,
     pub(super) identity: Identity,
     pub(super) windows: Windows,
+    /// The send window: what it is now, and at most.
+    pub(super) sending: [AtomicU64; 2],
     pub(super) control: &'static str,
     pub(super) rate: Option<BitRate>,
     /// Of this end, for the port.
@@ -65,22 +67,14 @@ pub(super) struct QuicStream {
     timer: Mutex<Option<Pin<Box<Sleep>>>>,
 }
 
-#[derive(Debug)]
-struct Receive {
-    stream: RecvStream,
-    /// What was taken to see whether anything is there.
-    held: Bytes,
-    /// Whether the end of the peer's stream was read.
-    ended: bool,
-}
-
 impl QuicStream {
     pub(super) fn new(shared: Arc<Shared>, send: SendStream, receive: RecvStream) -> Self {
         let start = (shared.gauge.acked(), shared.connection.stats());
+        let aside = shared.windows.aside;
         let allowance = Allowance::new(shared.rate.map(|rate| rate.0), Instant::now());
         Self {
             shared,
-            receive: Mutex::new(Receive { stream: receive, held: Bytes::new(), ended: false }),
+            receive: Mutex::new(Receive::new(receive, aside)),
             send: Mutex::new(send),
             readable: Bell::new(),
             writable: Bell::new(),
@@ -108,14 +102,6 @@ impl QuicStream {
         failure.into()
     }
 
-    fn fail_read(&self, error: ReadError) -> io::Error {
-        self.fail(match error {
-            ReadError::Reset(code) => Failure::reset(code),
-            ReadError::ConnectionLost(error) => Failure::Lost(error),
-            ReadError::ClosedStream | ReadError::IllegalOrderedRead | ReadError::ZeroRttRejected => Failure::Local,
-        })
-    }
-
     fn fail_write(&self, error: WriteError) -> io::Error {
         self.fail(match error {
             WriteError::Stopped(code) => Failure::reset(code),
@@ -124,15 +110,27 @@ impl QuicStream {
         })
     }
 
+    /// Makes the send window suit what may be on its way. Acknowledgements, which change that, are what a full window's
+    /// writers are woken by.
+    fn fit_send_window(&self) {
+        let Shared { connection, gauge, sending: [now, most], .. } = &*self.shared;
+        let (has, wants) = (now.load(Relaxed), settings::sending(gauge.window(), most.load(Relaxed)));
+        if wants > has + has / 8 || wants < has / 2 {
+            now.store(wants, Relaxed);
+            connection.set_send_window(wants);
+        }
+    }
+
+    /// Bytes that the connection has received.
+    fn heard(&self) -> u64 {
+        self.shared.connection.stats().udp_rx.bytes
+    }
+
     /// Resets both directions, unless they have ended.
     fn reset(&self, code: Code) {
-        let code = VarInt::from_u32(code.number().into());
         // An error says that there is nothing left to reset.
-        let _ = lock(&self.send).reset(code);
-        let mut receive = lock(&self.receive);
-        if !receive.ended {
-            let _ = receive.stream.stop(code);
-        }
+        let _ = lock(&self.send).reset(VarInt::from_u32(code.number().into()));
+        lock(&self.receive).stop(code);
     }
 
     /// Whether the peer has acknowledged all bytes and the end: `None` while it has not.
@@ -152,13 +150,7 @@ impl QuicStream {
             rung.as_mut().enable();
             let reset = {
                 let mut receive = lock(&self.receive);
-                match receive.ended {
-                    true => Poll::Ready(Ok(None)),
-                    false => {
-                        let reset = pin!(receive.stream.received_reset());
-                        self.readable.watch(|cx| reset.poll(cx))
-                    }
-                }
+                self.readable.watch(|cx| receive.poll_reset(cx))
             };
             match reset {
                 Poll::Ready(Ok(Some(code))) => return Failure::reset(code),
@@ -180,26 +172,13 @@ impl QuicStream {
 impl Duplex for QuicStream {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.check()?;
-        if buffer.is_empty() {
-            return Ok(0);
-        }
         let mut receive = lock(&self.receive);
-        if !receive.held.is_empty() {
-            let n = receive.held.len().min(buffer.len());
-            receive.held.copy_to_slice(&mut buffer[..n]);
-            self.received.fetch_add(n as u64, Relaxed);
-            return Ok(n);
-        }
-        if receive.ended {
-            return Ok(0);
-        }
-        match self.readable.answer(|cx| receive.stream.poll_read(cx, buffer)) {
+        match self.readable.answer(|cx| receive.poll_read(cx, buffer, || self.heard())) {
             Poll::Ready(Ok(n)) => {
-                receive.ended = n == 0;
                 self.received.fetch_add(n as u64, Relaxed);
                 Ok(n)
             }
-            Poll::Ready(Err(error)) => Err(self.fail_read(error)),
+            Poll::Ready(Err(failure)) => Err(self.fail(failure)),
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
@@ -217,6 +196,7 @@ impl Duplex for QuicStream {
         if granted == 0 && !bytes.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
+        self.fit_send_window();
         let mut send = lock(&self.send);
         match self.writable.answer(|cx| Pin::new(&mut *send).poll_write(cx, &bytes[..granted])) {
             Poll::Ready(Ok(n)) => {
@@ -252,20 +232,11 @@ impl Duplex for QuicStream {
     fn is_quiet(&self) -> io::Result<bool> {
         self.check()?;
         let mut receive = lock(&self.receive);
-        if receive.ended || !receive.held.is_empty() {
-            return Ok(false);
+        match self.readable.answer(|cx| receive.poll_readable(cx, || self.heard())) {
+            Poll::Ready(Ok(())) => Ok(false),
+            Poll::Ready(Err(failure)) => Err(self.fail(failure)),
+            Poll::Pending => Ok(true),
         }
-        let chunk = {
-            let chunk = pin!(receive.stream.read_chunk(1 << 16, true));
-            self.readable.answer(|cx| chunk.poll(cx))
-        };
-        match chunk {
-            Poll::Ready(Ok(Some(chunk))) => receive.held = chunk.bytes,
-            Poll::Ready(Ok(None)) => receive.ended = true,
-            Poll::Ready(Err(error)) => return Err(self.fail_read(error)),
-            Poll::Pending => return Ok(true),
-        }
-        Ok(false)
     }
 
     /// Whoever resets a stream resets both its directions. So it is enough to watch for the peer's STOP_SENDING, which quinn
@@ -331,7 +302,8 @@ impl Duplex for QuicStream {
                 Ok(())
             }
             Change::SendBuffer(size) => {
-                self.shared.connection.set_send_window(size);
+                self.shared.sending[1].store(size, Relaxed);
+                self.fit_send_window();
                 Ok(())
             }
             Change::ReceiveBuffer(_) | Change::CongestionControl(_) => Err(io::ErrorKind::Unsupported.into()),
@@ -368,8 +340,8 @@ impl Duplex for QuicStream {
             congestion_window: u32::try_from(path.cwnd / mtu).unwrap_or(u32::MAX),
             sending_period_ns: 0,
             segment_size: u32::from(path.current_mtu),
-            send_buffer: windows.send,
-            receive_buffer: windows.receive,
+            send_buffer: self.shared.sending[0].load(Relaxed),
+            receive_buffer: windows.receive + windows.aside,
             congestion_control: (*control).to_owned(),
             last_ack_ms: millis(gauge.unheard(Instant::now())),
             closed: self.failure.get().is_some() || connection.close_reason().is_some(),

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod ends;
+mod gaps;
+mod path;
 mod place;
 mod streams;
 mod survival;

@@ -122,7 +122,9 @@ async fn a_receiver_that_stops_stalls_its_sender_alone() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
     }
-    assert_eq!(sent as u64 + 1, window, "as much as the receiver has room for, after the first byte");
+    // Two thirds, and the rest once something is lost.
+    let room = window - window / 3;
+    assert_eq!(sent as u64 + 1, room, "as much as the receiver has room for, after the first byte");
 
     let (other, reader) = pair.streams().await;
     write_all(&other, b"goes on").await.unwrap();

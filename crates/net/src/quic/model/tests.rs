@@ -165,3 +165,37 @@ fn an_overflow_leaves_no_more_gaps_than_the_receiver_takes() {
         assert!(outcome.gaps < 900, "queue {queue}: {outcome:?}");
     }
 }
+
+/// Moves `packets` packets in one round trip of 100 ms that ends at `now`, all that there was to send.
+fn exchange(control: &mut Control, now: Instant, packets: u64, app_limited: bool) {
+    let sent = now.checked_sub(Duration::from_millis(100)).unwrap();
+    control.sent(sent, packets * MTU);
+    for _ in 0..packets {
+        control.arrived(sent, MTU);
+    }
+    control.acknowledged(now, 0, app_limited);
+}
+
+#[test]
+fn a_connection_that_had_little_to_send_still_has_its_start() {
+    let start = Instant::now();
+    let mut control = Control::new(start, MTU as u16);
+    for round in 1..100 {
+        exchange(&mut control, start + Duration::from_millis(200 * round), 2, true);
+    }
+    assert_eq!(control.phase, Phase::Startup);
+    assert!(control.window >= INITIAL * control.mtu, "{} bytes", control.window);
+}
+
+#[test]
+fn what_was_known_outlives_a_pause() {
+    let start = Instant::now();
+    let mut control = Control::new(start, MTU as u16);
+    control.rates[0] = 1.25e8;
+    control.min_rtt = Some(Duration::from_millis(100));
+    control.phase = Phase::Cruise { step: 3, since: start };
+    for round in 1..100 {
+        exchange(&mut control, start + Duration::from_millis(200 * round), 2, true);
+    }
+    assert!(control.rate() >= 1.25e8, "{} bytes a second", control.rate());
+}

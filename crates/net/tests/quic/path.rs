@@ -1,0 +1,114 @@
+//! A path with a will of its own: a UDP relay that delays, loses and reorders, and whose outer address can change, as that
+//! of an address translator.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What becomes of a datagram that goes towards the server: it is late by so much, or lost.
+pub(crate) type Fate = Option<Duration>;
+
+/// See the module.
+pub(crate) struct Path {
+    /// What clients connect to.
+    pub(crate) addr: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    cut: AtomicBool,
+    lost: AtomicU64,
+    /// The side that the server sees.
+    outer: Mutex<Option<UdpSocket>>,
+}
+
+impl Path {
+    /// A path to `server`, so long each way. `fate` decides about every datagram that goes there, by its number.
+    pub(crate) fn new(server: SocketAddr, delay: Duration, fate: impl FnMut(u64) -> Fate + Send + 'static) -> Self {
+        let inner = socket();
+        let addr = inner.local_addr().unwrap();
+        let shared = Arc::new(Shared::default());
+        *shared.outer.lock().unwrap() = Some(socket());
+        let there = shared.clone();
+        let thread = std::thread::spawn(move || carry(&inner, &there, server, delay, fate));
+        Self { addr, shared, thread: Some(thread) }
+    }
+
+    /// Nothing passes any more, in either direction; or again.
+    pub(crate) fn cut(&self, is_cut: bool) {
+        self.shared.cut.store(is_cut, SeqCst);
+    }
+
+    /// The server sees another address from now on, and the old one is nobody's.
+    pub(crate) fn change_address(&self) {
+        *self.shared.outer.lock().unwrap() = Some(socket());
+    }
+
+    /// Datagrams that were lost so far, on the way to the server.
+    pub(crate) fn lost(&self) -> u64 {
+        self.shared.lost.load(SeqCst)
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let _ = socket2::SockRef::from(&socket).set_recv_buffer_size(8 << 20);
+    let _ = socket2::SockRef::from(&socket).set_send_buffer_size(8 << 20);
+    socket
+}
+
+fn carry(inner: &UdpSocket, shared: &Shared, server: SocketAddr, delay: Duration, mut fate: impl FnMut(u64) -> Fate) {
+    // What is under way, by when it arrives; the number keeps those of one instant in order.
+    let mut under_way: BTreeMap<(Instant, u64), (bool, Vec<u8>)> = BTreeMap::new();
+    let (mut client, mut sent, mut count, mut buffer) = (None, 0, 0, [0; 2048]);
+    while !shared.stop.load(SeqCst) {
+        let is_cut = shared.cut.load(SeqCst);
+        let outer = shared.outer.lock().unwrap();
+        let outer = outer.as_ref().unwrap();
+        while let Ok((len, from)) = inner.recv_from(&mut buffer) {
+            client = Some(from);
+            match fate(sent).filter(|_| !is_cut) {
+                Some(late) => {
+                    let at = Instant::now() + delay + late;
+                    under_way.insert((at, count), (true, buffer[..len].to_vec()));
+                    count += 1;
+                }
+                None => {
+                    shared.lost.fetch_add(1, SeqCst);
+                }
+            }
+            sent += 1;
+        }
+        while let Ok((len, _)) = outer.recv_from(&mut buffer) {
+            if !is_cut {
+                under_way.insert((Instant::now() + delay, count), (false, buffer[..len].to_vec()));
+                count += 1;
+            }
+        }
+        let now = Instant::now();
+        while let Some(first) = under_way.first_entry().filter(|first| first.key().0 <= now) {
+            match (first.remove(), client) {
+                ((true, bytes), _) => drop(outer.send_to(&bytes, server)),
+                ((false, bytes), Some(client)) => drop(inner.send_to(&bytes, client)),
+                ((false, _), None) => {}
+            }
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
