@@ -8,6 +8,7 @@ use phoebus_net::Stats;
 use phoebus_net::credentials::date;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// A gateway.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,6 +46,10 @@ pub struct CertificateStatus {
     pub names: Vec<String>,
     /// When it or its authority expires, as RFC 3339 writes it.
     pub expires: String,
+    /// Seconds until it expires, or one between it and its authority; below 0 when one has.
+    pub certificate_expires_in_s: i64,
+    /// Seconds until the last of the authorities expires that are trusted.
+    pub authority_expires_in_s: i64,
     /// What there is to say about that.
     pub warning: Option<String>,
 }
@@ -110,10 +115,20 @@ impl Status {
                 Some(CertificateStatus {
                     names: credentials.certificate()?.names,
                     expires: date(credentials.expires()),
+                    certificate_expires_in_s: seconds_until(credentials.certificate_expires()?),
+                    authority_expires_in_s: seconds_until(credentials.authority_expires()),
                     warning: setup.transports.expiry(),
                 })
             }),
         }
+    }
+}
+
+fn seconds_until(time: SystemTime) -> i64 {
+    let seconds = |span: std::time::Duration| i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
+    match time.duration_since(SystemTime::now()) {
+        Ok(left) => seconds(left),
+        Err(past) => -seconds(past.duration()),
     }
 }
 

@@ -17,8 +17,10 @@ use std::time::SystemTime;
 
 /// What the files said.
 pub(super) struct InForce {
-    /// When the first of what is needed expires.
-    pub(super) expires: SystemTime,
+    /// When the first of this end's chain expires.
+    pub(super) expires: Option<SystemTime>,
+    /// When the last authority expires that is trusted: of several, one that expires is one that was replaced.
+    pub(super) authority_expires: SystemTime,
     /// This end's own certificate with its key.
     own: Option<(Certificate, Arc<CertifiedKey>)>,
     authorities: Vec<CertificateDer<'static>>,
@@ -31,13 +33,12 @@ impl InForce {
         let own = files.own.as_ref().map(|(certificate, key)| own(certificate, key)).transpose()?;
         let authorities = pem::certificates(&files.authorities)?;
         let trusted = parse_all(&files.authorities, &authorities)?;
-        // Of several authorities, one that expires is one that was replaced.
         let last_authority = trusted.iter().map(|authority| authority.not_after).max();
-        let ends = own.iter().map(|(_, _, expires)| *expires).chain(last_authority).min();
+        let authority_expires = last_authority.unwrap_or(SystemTime::UNIX_EPOCH);
+        let expires = own.as_ref().map(|(_, _, expires)| *expires);
         let (servers, clients) = verifiers(&files.authorities, &authorities)?;
-        let expires = ends.unwrap_or(SystemTime::UNIX_EPOCH);
         let own = own.map(|(certificate, key, _)| (certificate, key));
-        Ok(Self { expires, own, authorities, servers, clients })
+        Ok(Self { expires, authority_expires, own, authorities, servers, clients })
     }
 
     /// This end's own certificate.

@@ -121,7 +121,18 @@ impl Credentials {
     /// When the first of those in force expires: this end's certificate, one between it and its authority, or an authority
     /// that alone is trusted.
     pub fn expires(&self) -> SystemTime {
+        let now = self.holder.get();
+        now.expires.into_iter().chain([now.authority_expires]).min().unwrap_or(now.authority_expires)
+    }
+
+    /// When this end's certificate expires, or one between it and its authority. None without a certificate.
+    pub fn certificate_expires(&self) -> Option<SystemTime> {
         self.holder.get().expires
+    }
+
+    /// When the last of the authorities expires that are trusted here.
+    pub fn authority_expires(&self) -> SystemTime {
+        self.holder.get().authority_expires
     }
 
     /// What to tell the owner at `now`, if the certificate expires within [`EXPIRY_WARNING`] or is not valid yet.

@@ -157,6 +157,8 @@ fn expiry_is_told_in_time() {
     let now = SystemTime::now();
     let expires = credentials.expires();
     assert_eq!(expires, credentials.certificate().unwrap().not_after, "it expires before its authority");
+    assert_eq!(credentials.certificate_expires(), Some(expires));
+    assert!(credentials.authority_expires() > expires);
     assert_eq!(credentials.warning(now), None);
     assert_eq!(credentials.warning(expires - EXPIRY_WARNING - Duration::from_secs(1)), None);
     let text = credentials.warning(expires - Duration::from_secs(3 * 24 * 3600)).unwrap();

@@ -27,7 +27,7 @@ impl Buffer {
         &mut self.memory[self.start..self.end]
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn memory(&self) -> usize {
         self.memory.len()
     }

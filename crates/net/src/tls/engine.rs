@@ -338,7 +338,7 @@ impl Engine {
     }
 
     /// Bytes that its buffers take up.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn memory(&self) -> usize {
         self.incoming.memory() + self.outgoing.memory() + self.plain.capacity()
     }

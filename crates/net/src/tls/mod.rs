@@ -18,6 +18,9 @@ mod buffer;
 mod connection;
 mod engine;
 mod fault;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod hostile;
 #[cfg(test)]
 mod tests;
 

@@ -42,6 +42,16 @@ fn server(intake: Intake, mode: Mode) -> Engine {
     Engine::server(CREDENTIALS.1.server_config(&[mode.protocol()]), intake).unwrap()
 }
 
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config { cases: 200, failure_persistence: None, ..Default::default() })]
+
+    /// The fuzz target, as far as chance takes it.
+    #[test]
+    fn a_hostile_path_gets_nothing(input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400)) {
+        super::hostile::play(&input);
+    }
+}
+
 /// One direction between two engines. No read goes past a cut.
 #[derive(Debug, Default, Clone)]
 struct Wire {
