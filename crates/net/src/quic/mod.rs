@@ -7,7 +7,7 @@
 //! - `known` is what there is of them, `failure` how they end.
 //! - `settings` turns a profile into quinn's settings; `model` is the congestion control, `rate` the bound on a stream,
 //!   `gauge` what statistics need besides quinn's.
-//! - `drivers` are the threads on which all of it runs, `socket` the UDP socket under it, `bell` its readiness.
+//! - `drivers` are the threads on which all of it runs, `socket` the UDP socket under it with its `batch`, `bell` its readiness.
 //!
 //! Both ends show certificates (`crate::credentials`), and all bytes are encrypted. A stream's end and its reset are the
 //! peer's: nobody on the path can forge them, so that sessions go over a stream as they are, unframed.
@@ -17,6 +17,7 @@
 //! connections to peers are kept, so that a session finds its handshake done.
 
 mod assembly;
+mod batch;
 mod bell;
 mod drivers;
 mod failure;

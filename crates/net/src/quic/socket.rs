@@ -3,6 +3,8 @@
 //! QUIC ignores what ICMP says (RFC 9000, section 14.2.1): anyone can send it, and the protocol has time-outs of its own.
 //! quinn passes errors of a socket up, where they end the endpoint with all its connections; so there are none here.
 
+use super::batch::Batch;
+use super::bell::lock;
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use rustix::io::Errno;
@@ -11,10 +13,11 @@ use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
+use tokio::sync::Notify;
 
 /// What each buffer is asked to hold: 50 ms of 1 Gbit/s, the time that a busy machine may keep a thread from its socket.
 const BUFFER: usize = 8 << 20;
@@ -33,6 +36,9 @@ pub(super) struct Socket {
     state: UdpSocketState,
     /// Datagrams that the kernel may hand over as one, at the size that the endpoint takes.
     segments: usize,
+    /// What is sent when there is more, or nothing else to do.
+    batch: Mutex<Batch>,
+    waiting: Arc<Notify>,
 }
 
 /// Opens a socket on `addr`, on the runtime of the caller, for datagrams of at most `payload` bytes.
@@ -50,7 +56,68 @@ pub(super) fn open(addr: SocketAddr, payload: u16) -> io::Result<(Arc<Socket>, O
     let io = UdpSocket::from_std(socket.into())?;
     let state = UdpSocketState::new((&io).into())?;
     let segments = COALESCED.div_ceil(payload.into()).min(state.gro_segments());
-    Ok((Arc::new(Socket { io, state, segments }), note))
+    let waiting = Arc::new(Notify::new());
+    let socket = Arc::new(Socket { io, state, segments, batch: Mutex::default(), waiting: waiting.clone() });
+    tokio::spawn(flush(Arc::downgrade(&socket), waiting));
+    Ok((socket, note))
+}
+
+/// Sends what waits, once all tasks of the thread have had their turn and may have added to it. Ends with the socket.
+async fn flush(socket: Weak<Socket>, waiting: Arc<Notify>) {
+    loop {
+        waiting.notified().await;
+        tokio::task::yield_now().await;
+        let Some(socket) = socket.upgrade() else { return };
+        while socket.send_batch(&mut lock(&socket.batch)).is_err() {
+            if socket.io.writable().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Socket {
+    /// Bytes in datagrams of this size that the kernel takes at a time.
+    fn at_once(&self, segment: usize) -> usize {
+        (AT_ONCE / segment).clamp(1, self.state.max_gso_segments()) * segment
+    }
+
+    /// Sends what waits.
+    ///
+    /// # Errors
+    /// `WouldBlock`: it still waits.
+    fn send_batch(&self, batch: &mut Batch) -> io::Result<()> {
+        if let Some(transmit) = batch.transmit() {
+            self.send(&transmit)?;
+        }
+        batch.clear();
+        Ok(())
+    }
+
+    /// Sends.
+    ///
+    /// # Errors
+    /// `WouldBlock`: it was not sent, or not all of it.
+    fn send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let segment = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
+        for contents in transmit.contents.chunks((AT_ONCE / segment).max(1) * segment) {
+            let segment_size = transmit.segment_size.filter(|size| contents.len() > *size);
+            let part = Transmit { contents, segment_size, ..transmit.clone() };
+            match self.io.try_io(Interest::WRITABLE, || self.state.send((&self.io).into(), &part)) {
+                // If there were parts before, they go twice: that is noticed, and costs less than a loss.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                // The network had no way for it: to the protocol, it was lost.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.waiting.notify_one();
+    }
 }
 
 /// Asks for large buffers, and says what came of it. The kernel reports twice what it was asked for.
@@ -75,18 +142,19 @@ impl AsyncUdpSocket for Socket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        let segment = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
-        for contents in transmit.contents.chunks((AT_ONCE / segment).max(1) * segment) {
-            let segment_size = transmit.segment_size.filter(|size| contents.len() > *size);
-            let part = Transmit { contents, segment_size, ..transmit.clone() };
-            match self.io.try_io(Interest::WRITABLE, || self.state.send((&self.io).into(), &part)) {
-                // If there were parts before, they go twice: that is noticed, and costs less than a loss.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                // The network had no way for it: to the protocol, it was lost.
-                _ => {}
-            }
+        let most = self.at_once(transmit.segment_size.unwrap_or(1).max(1));
+        let mut batch = lock(&self.batch);
+        if batch.add(transmit, most) {
+            self.waiting.notify_one();
+            return Ok(());
         }
-        Ok(())
+        // It does not fit in, or must not wait; and nothing overtakes what does.
+        self.send_batch(&mut batch)?;
+        if batch.add(transmit, most) {
+            self.waiting.notify_one();
+            return Ok(());
+        }
+        self.send(transmit)
     }
 
     fn poll_recv(
