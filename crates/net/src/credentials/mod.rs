@@ -122,7 +122,7 @@ impl Credentials {
     /// that alone is trusted.
     pub fn expires(&self) -> SystemTime {
         let now = self.holder.get();
-        now.expires.into_iter().chain([now.authority_expires]).min().unwrap_or(now.authority_expires)
+        now.expires.map_or(now.authority_expires, |own| own.min(now.authority_expires))
     }
 
     /// When this end's certificate expires, or one between it and its authority. None without a certificate.

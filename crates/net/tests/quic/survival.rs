@@ -1,5 +1,6 @@
 //! What has to be survived: ICMP errors, new addresses, killed peers, garbage.
 
+use super::path::Path as UdpPath;
 use super::place::{
     PATIENCE, Pair, Place, Random, accept, loopback, pattern, read_exactly, read_to_end, soon, target, write_all,
 };
@@ -64,6 +65,54 @@ async fn sessions_go_on_when_the_address_changes() {
     assert_ne!(far.peer_addr().unwrap(), before);
     write_all(&far, b"and back").await.unwrap();
     assert_eq!(read_exactly(&near, 8).await.unwrap(), b"and back");
+}
+
+/// What is between the two: an address translator that forgets.
+#[tokio::test]
+async fn sessions_go_on_when_a_translator_gives_another_address() {
+    let pair = Pair::new();
+    let path = UdpPath::new(pair.target().addr, Duration::from_millis(10), |_| Some(Duration::ZERO));
+    let to = target(path.addr, "pg2.test");
+    let near = pair.client.connect(&to, &Profile::default(), PATIENCE).await.unwrap();
+    write_all(&near, b"!").await.unwrap();
+    let far = pair.accept().await;
+    assert_eq!(read_exactly(&far, 1).await.unwrap(), b"!");
+    let before = far.peer_addr().unwrap();
+    let bytes = pattern(2_000_000, 5);
+    let sending = async {
+        write_all(&near, &bytes[..1_000_000]).await.unwrap();
+        path.change_address();
+        write_all(&near, &bytes[1_000_000..]).await.unwrap();
+    };
+    let ((), got) = tokio::join!(sending, read_exactly(&far, bytes.len()));
+    assert!(got.unwrap() == bytes, "the stream was changed");
+    assert_ne!(far.peer_addr().unwrap(), before);
+    write_all(&far, b"and back").await.unwrap();
+    assert_eq!(read_exactly(&near, 8).await.unwrap(), b"and back");
+}
+
+#[tokio::test]
+async fn udp_that_is_blocked_in_mid_session_is_an_error_at_both_ends() {
+    let profile = Profile { idle_timeout: Span(Duration::from_secs(2)), ..Profile::default() };
+    let pair = Pair::with(profile.clone());
+    let path = UdpPath::new(pair.target().addr, Duration::from_millis(1), |_| Some(Duration::ZERO));
+    let near = pair.client.connect(&target(path.addr, "pg2.test"), &profile, PATIENCE).await.unwrap();
+    write_all(&near, b"some of it").await.unwrap();
+    let far = pair.accept().await;
+    assert_eq!(read_exactly(&far, 10).await.unwrap(), b"some of it");
+    path.cut(true);
+    write_all(&near, b"lost").await.unwrap();
+    near.shutdown_write().unwrap();
+    for end in [&near, &far] {
+        let error = soon(end.failed()).await;
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        assert!(read_to_end(end).await.is_err(), "a lost connection is no end of a stream");
+    }
+    // Once it passes again, there is a new connection.
+    path.cut(false);
+    let near = pair.client.connect(&target(path.addr, "pg2.test"), &profile, PATIENCE).await.unwrap();
+    write_all(&near, b"again").await.unwrap();
+    assert_eq!(read_exactly(&pair.accept().await, 5).await.unwrap(), b"again");
 }
 
 #[tokio::test]
