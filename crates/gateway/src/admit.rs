@@ -114,7 +114,7 @@ pub(crate) fn requirements(config: &Config, request: &Request, next: Next<'_>, a
     let limits = Requirements {
         rate,
         buffer: Some(available),
-        streams: Some(1),
+        streams: Some(config.limits.streams.get()),
         security: Some(protected),
         ..Requirements::default()
     };
@@ -132,8 +132,11 @@ pub(crate) fn requirements(config: &Config, request: &Request, next: Next<'_>, a
             refuse(format!("{wanted} was asked for, but the hop to {} {has}", next_name(next, request)))
         }
         Requirements { rate: Some(0), .. } => refuse("a bandwidth of 0 was asked for".to_owned()),
-        Requirements { streams: Some(streams), .. } if streams > 1 => {
-            refuse(format!("{streams} connections per hop were asked for; only 1 can be had"))
+        Requirements { streams: Some(streams), .. } if streams > config.limits.streams.get() => {
+            let most = config.limits.streams;
+            refuse(format!(
+                "{streams} connections for each hop were asked for; at most {most} can be had (limits.streams)"
+            ))
         }
         Requirements { security: Some(security), .. } if security > protected => {
             let to = next_name(next, request);

@@ -1,7 +1,7 @@
 //! A running gateway: started from a configuration, reloaded, drained.
 
 use crate::admin;
-use crate::config::{Config, Listen};
+use crate::config::{Config, Listen, Peer};
 use crate::keeper;
 use crate::listening::{Running, bind, run, run_when_free};
 use crate::pool::Pool;
@@ -97,7 +97,7 @@ impl Gateway {
         advise(&config);
         let threads = config.limits.threads.or(std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
         let workers = Workers::start(threads).map_err(StartError::Threads)?;
-        let shared = Shared::new(Setup::new(config, transports, budget.sessions, None), budget.pipes, workers);
+        let shared = Shared::new(Setup::new(config, transports, budget, None), budget.pipes, workers);
         let setup = shared.setup();
         info!(
             name = setup.config.name,
@@ -178,7 +178,7 @@ impl Gateway {
         if config.admin != self.admin {
             warn!("admin.socket has changed; it takes a restart to move it");
         }
-        let setup = Arc::new(Setup::new(config.clone(), transports.clone(), budget.sessions, Some(&old)));
+        let setup = Arc::new(Setup::new(config.clone(), transports.clone(), budget, Some(&old)));
         running.retain(|old| {
             let stays = same && config.listeners.iter().any(|listen| old.listen.listens_as(listen));
             if !stays {
@@ -271,8 +271,11 @@ impl Drop for Gateway {
 }
 
 /// What the descriptors are enough for.
-struct Budget {
-    sessions: u32,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    pub(crate) sessions: u32,
+    /// Connections of hops beside the first of each.
+    pub(crate) beside: u32,
     pipes: usize,
 }
 
@@ -284,10 +287,13 @@ impl Budget {
     fn within(config: &Config, available: u64) -> Result<Self, StartError> {
         let limits = &config.limits;
         let pipes = limits.pipes.map_or((available / 16).clamp(8, 1024), |n| n.get().into());
-        let pools: u64 = config.peers.values().map(|peer| u64::from(peer.pool.max)).sum();
+        let ready = |peer: &Peer| u64::from(peer.pool.max) * u64::from(peer.profile.streams);
+        let pools: u64 = config.peers.values().map(ready).sum();
+        // Sessions that find none left have fewer connections, and go on.
+        let beside = if limits.streams.get() > 1 && !config.peers.is_empty() { available / 8 } else { 0 };
         // A burst of strangers may meet a full house and be turned away; but not all of the house is for strangers.
         let strangers = u64::from(limits.handshakes.get()).min(available / 8);
-        let others = SPARE + 2 * pipes + pools + strangers;
+        let others = SPARE + 2 * pipes + pools + strangers + beside;
         let room = available.saturating_sub(others) / 2;
         let sessions = match limits.sessions {
             Some(wanted) if u64::from(wanted.get()) > room => {
@@ -298,7 +304,8 @@ impl Budget {
             None if room == 0 => return Err(StartError::Descriptors { sessions: 1, needed: others + 2, available }),
             None => u32::try_from(room).unwrap_or(u32::MAX),
         };
-        Ok(Self { sessions, pipes: usize::try_from(pipes).unwrap_or(usize::MAX) })
+        let beside = u32::try_from(beside).unwrap_or(u32::MAX);
+        Ok(Self { sessions, beside, pipes: usize::try_from(pipes).unwrap_or(usize::MAX) })
     }
 }
 

@@ -2,10 +2,11 @@
 
 use crate::admit::{self, Next};
 use crate::pool::{Pool, Warm};
+use crate::quota::Slot;
 use crate::refusal::{Refusal, text};
 use crate::request::Request;
 use crate::reserve::{Neighbour, Segment};
-use crate::shared::Setup;
+use crate::shared::{Setup, Shared};
 use phoebus_net::{Error, Profile, Stats, Stream, dial, tcp};
 use phoebus_proto::endpoint::Host;
 use phoebus_proto::session::message::HopReport;
@@ -31,19 +32,45 @@ pub(crate) struct Hop {
     pub(crate) stats: Stats,
     /// The pool that lent the connection, for a hop to a peer.
     pub(crate) lent: Option<(Arc<Pool>, Warm)>,
+    /// Connections that may make it up.
+    pub(crate) streams: u16,
+    /// Why they are fewer than were asked for.
+    fewer: Option<String>,
+    /// The right to have those beside the first.
+    _slots: Vec<Slot>,
 }
 
 /// Connects the next hop for `request`, if it is allowed.
-pub(crate) async fn open(setup: &Setup, request: &Request, available: u64) -> Result<Hop, Refusal> {
+pub(crate) async fn open(shared: &Shared, setup: &Setup, request: &Request) -> Result<Hop, Refusal> {
     let config = &setup.config;
     let next = admit::route(setup, request)?;
     admit::allowed(config, request, next)?;
-    admit::requirements(config, request, next, available)?;
+    admit::requirements(config, request, next, setup.buffer)?;
     match next {
         Next::Peer(name) => {
             let pool = setup.peers.get(name).ok_or_else(|| Refusal::new(Code::NoRoute, "the peer is gone"))?;
-            let warm = pool.open(request).await?;
+            let required = request.requirements.streams.unwrap_or(1);
+            // A bandwidth that is promised is held on one connection.
+            let asked = if request.requirements.rate.is_some() { 1 } else { pool.streams().max(required) };
+            let mut slots = shared.lanes(setup, request.source(), asked.saturating_sub(1));
+            let own = slots.len() + 1;
+            let warm = pool.open(request, u16::try_from(own).unwrap_or(u16::MAX)).await?;
+            // A peer that grants more than was asked for is not believed.
+            let streams = usize::from(warm.granted()).min(own);
+            slots.truncate(streams - 1);
+            if streams < required.into() {
+                let reason =
+                    format!("{required} connections for each hop were asked for, and {streams} can be had now");
+                return Err(Refusal::at(name, Code::Limit, reason));
+            }
+            let fewer = (streams < asked.into()).then(|| {
+                let by = if streams < own { name } else { config.name.as_str() };
+                format!("{asked} connections were asked for, and {by} grants {streams}")
+            });
             Ok(Hop {
+                streams: u16::try_from(streams).unwrap_or(u16::MAX),
+                fewer,
+                _slots: slots,
                 stream: warm.stream.clone(),
                 to: name.to_owned(),
                 transport: pool.peer.transport.as_str().into(),
@@ -71,6 +98,9 @@ pub(crate) async fn open(setup: &Setup, request: &Request, available: u64) -> Re
                 },
                 rate: None,
                 lent: None,
+                streams: 1,
+                fewer: None,
+                _slots: Vec::new(),
             })
         }
     }
@@ -80,7 +110,7 @@ impl Hop {
     /// What was asked for and not had.
     pub(crate) fn note(&self) -> &str {
         let unwatched = || self.lent.as_ref().and_then(|(pool, _)| pool.unwatched());
-        self.stream.note().or_else(unwatched).unwrap_or_default()
+        self.fewer.as_deref().or_else(|| self.stream.note()).or_else(unwatched).unwrap_or_default()
     }
 
     /// Whether the connection had carried a session before.
@@ -106,7 +136,7 @@ impl Hop {
             receive_buffer: self.stats.receive_buffer,
             warm: self.is_warm(),
             note: text(self.note()),
-            streams: 1,
+            streams: self.streams,
             rate: self.rate.unwrap_or(0),
         };
         let opened = self.lent.as_ref().and_then(|(_, warm)| warm.opened());

@@ -1,11 +1,12 @@
 //! Looks at all sessions once a second: their rates, for `phoebus status`, and those that have lived too long in silence.
 
 use crate::live::Live;
+use crate::relay::Side;
 use crate::shared::{Phase, Shared};
 use phoebus_net::Stream;
 use phoebus_proto::session::Code;
 use phoebus_proto::units::Span;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_secs(1);
@@ -51,14 +52,14 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
 
 /// Ends a session one of whose peers is silent although it owes an acknowledgement.
 fn check_peers(live: &Live) {
-    let sides = [(&live.first, &live.facts.from), (&live.second, &live.facts.next)];
-    for ((stream, name), limit) in sides.into_iter().zip(live.user_timeouts) {
-        if !limit.is_zero() && silent(stream) > limit {
+    let sides = [(Side::First, &live.facts.from), (Side::Second, &live.facts.next)];
+    for ((side, name), limit) in sides.into_iter().zip(live.user_timeouts) {
+        if !limit.is_zero() && live.streams(side).iter().any(|stream| silent(stream) > limit) {
             live.end(Code::TimedOut, format!("{name} has acknowledged nothing for {}", Span(limit)));
         }
     }
 }
 
-fn silent(stream: &Weak<Stream>) -> Duration {
-    stream.upgrade().and_then(|stream| stream.stats().ok()).map_or(Duration::ZERO, |stats| stats.unheard())
+fn silent(stream: &Stream) -> Duration {
+    stream.stats().map_or(Duration::ZERO, |stats| stats.unheard())
 }

@@ -11,6 +11,8 @@
 //!    until one hop fails, which resets the other.
 //! 5. `record` writes one line to the log. A framed connection goes back to its pool.
 //!
+//! Where a hop consists of several connections, `bundle` says who may bring further ones, and hands them to the relay.
+//!
 //! [`Config`] is the configuration, [`Status`] what `phoebus status` shows, [`serve`] the whole with its signals.
 //!
 //! The paths by which a session ends are few on purpose. Everything but the success of step 4 drops the connections, and a
@@ -18,6 +20,7 @@
 
 mod admin;
 mod admit;
+mod bundle;
 mod caller;
 pub mod config;
 mod connection;

@@ -49,7 +49,11 @@ pub(crate) fn run(shared: &Arc<Shared>, bound: Bound) -> Running {
     if let Some(note) = listener.note() {
         warn!(address = %addr, "{note}");
     }
-    Running { task: tokio::spawn(accept(shared.clone(), listener, Terms::of(&listen))), listen, bound: addr }
+    Running {
+        task: tokio::spawn(accept(shared.clone(), listener, Terms::of(&listen, &shared.setup().config))),
+        listen,
+        bound: addr,
+    }
 }
 
 /// Takes over an address whose listener has just been told to go.
@@ -60,7 +64,8 @@ pub(crate) fn run_when_free(shared: &Arc<Shared>, transports: Arc<Transports>, l
             match bind_anew(&transports, &wanted) {
                 Ok(bound) => {
                     info!(address = %bound.addr, transport = wanted.transport, "listening again");
-                    break accept(shared, bound.listener, Terms::of(&wanted)).await;
+                    let terms = Terms::of(&wanted, &shared.setup().config);
+                    break accept(shared, bound.listener, terms).await;
                 }
                 Err(error) => {
                     error!("{error}; trying again");

@@ -1,12 +1,12 @@
 //! Sessions that are open: what is known about each, how many bytes have passed, and how to end one.
 
-use crate::relay::Failure;
+use crate::relay::{Failure, Side};
 use crate::reserve::{Held, Reservations, Segment, TooMuch};
 use crate::transports::shows_death;
 use phoebus_net::Stream;
 use phoebus_proto::session::{Code, SessionId};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -65,6 +65,8 @@ pub(crate) struct Live {
     /// The connections, as long as the relay has them: only the relay keeps them open.
     pub(crate) first: Weak<Stream>,
     pub(crate) second: Weak<Stream>,
+    /// How many have joined the first hop, and the second.
+    further: [AtomicUsize; 2],
     /// How long each peer may acknowledge nothing of what was sent to it.
     pub(crate) user_timeouts: [Duration; 2],
     up: AtomicU64,
@@ -72,6 +74,7 @@ pub(crate) struct Live {
     /// What shares rates with others, on either side; what it holds of them until it is over.
     segments: [Segment; 2],
     held: Mutex<Holding>,
+    reservations: OnceLock<Arc<Reservations>>,
     sample: Mutex<Sample>,
     end: OnceLock<(Code, String)>,
     wake: Notify,
@@ -80,8 +83,17 @@ pub(crate) struct Live {
 #[derive(Debug, Default)]
 struct Holding {
     parts: [Option<Held>; 2],
+    further: Vec<Further>,
     /// The session is over, and holds nothing any more.
     is_over: bool,
+}
+
+/// A connection of a bundle beside the first.
+#[derive(Debug)]
+struct Further {
+    side: Side,
+    stream: Weak<Stream>,
+    part: Option<Held>,
 }
 
 /// What was seen when the session was last looked at.
@@ -110,6 +122,8 @@ impl Live {
             since: now,
             first: Arc::downgrade(streams[0]),
             second: Arc::downgrade(streams[1]),
+            further: Default::default(),
+            reservations: OnceLock::new(),
             user_timeouts,
             segments,
             held: Mutex::default(),
@@ -121,9 +135,10 @@ impl Live {
         })
     }
 
-    /// Holds what it sends to its parts in the rates of its segments, those that it has none of yet; to `booked` on both
-    /// sides, if that was asked for.
+    /// Holds what it sends to its parts in the rates of its segments, those that it has none of yet; to `booked` on
+    /// both sides, if that was asked for.
     pub(crate) fn hold(&self, reservations: &Arc<Reservations>, booked: Option<u64>) -> Result<(), TooMuch> {
+        let _ = self.reservations.set(reservations.clone());
         let mut held = self.held();
         if held.is_over {
             return Ok(());
@@ -134,6 +149,13 @@ impl Live {
                 && let Some(stream) = stream.upgrade()
             {
                 *part = reservations.hold(segment, &stream, booked)?;
+            }
+        }
+        for Further { side, stream, part } in &mut held.further {
+            if part.is_none()
+                && let Some(stream) = stream.upgrade()
+            {
+                *part = reservations.hold(&self.segments[*side as usize], &stream, None)?;
             }
         }
         Ok(())
@@ -147,6 +169,34 @@ impl Live {
 
     fn held(&self) -> MutexGuard<'_, Holding> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection has joined a hop. It shares the hop's rate as if it were another session's.
+    pub(crate) fn joined(&self, side: Side, stream: &Arc<Stream>) {
+        let mut held = self.held();
+        if held.is_over {
+            return;
+        }
+        let hold = |reservations: &Arc<Reservations>| {
+            // Nothing is asked for that could be too much.
+            reservations.hold(&self.segments[side as usize], stream, None).ok().flatten()
+        };
+        let part = self.reservations.get().and_then(hold);
+        held.further.push(Further { side, stream: Arc::downgrade(stream), part });
+        self.further[side as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The connections of a hop that are open, the first of it first.
+    pub(crate) fn streams(&self, side: Side) -> Vec<Arc<Stream>> {
+        let first = if side == Side::First { &self.first } else { &self.second };
+        let held = self.held();
+        let further = held.further.iter().filter(|further| further.side == side).map(|further| &further.stream);
+        std::iter::once(first).chain(further).filter_map(Weak::upgrade).collect()
+    }
+
+    /// Of how many connections a hop has consisted.
+    pub(crate) fn stream_count(&self, side: Side) -> usize {
+        1 + self.further[side as usize].load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_up(&self, bytes: usize) {

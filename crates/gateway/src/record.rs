@@ -15,6 +15,8 @@ pub(crate) struct Record<'a> {
     bytes_up: u64,
     bytes_down: u64,
     stats: [Stats; 2],
+    /// Connections of which each hop has consisted.
+    streams: [usize; 2],
     clean: bool,
     /// Why it ended before its time.
     code: Code,
@@ -39,6 +41,7 @@ impl<'a> Record<'a> {
             bytes_up,
             bytes_down,
             stats,
+            streams: [Side::First, Side::Second].map(|side| live.stream_count(side)),
             clean: ended.is_ok(),
             code,
             hop,
@@ -49,6 +52,15 @@ impl<'a> Record<'a> {
     /// Why it failed, as the other hops are told.
     pub(crate) fn refusal(self) -> Refusal {
         Refusal::at(self.hop, self.code, self.reason)
+    }
+
+    /// What has carried the hops: `tcp,tcp*8` where the second consisted of eight connections.
+    fn transports(&self) -> String {
+        let hop = |(transport, streams): (&Box<str>, usize)| match streams {
+            1 => transport.to_string(),
+            streams => format!("{transport}*{streams}"),
+        };
+        self.facts.transports.iter().zip(self.streams).map(hop).collect::<Vec<_>>().join(",")
     }
 
     /// Writes the line.
@@ -66,7 +78,7 @@ impl<'a> Record<'a> {
             destination = facts.destination,
             visited = facts.visited,
             next = facts.next,
-            transports = facts.transports.join(","),
+            transports = self.transports(),
             warm = facts.warm,
             opening_ms = millis(facts.opening),
             duration_ms = millis(self.duration),

@@ -1,9 +1,9 @@
 //! A request for a session, owned, with what the gateway knows about who asks.
 
-use phoebus_proto::endpoint::{Endpoint, EndpointRef};
+use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
 use phoebus_proto::session::message::{Open, Requirements};
 use phoebus_proto::session::{List, Mode, SessionId};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// OPEN as this gateway understands it.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +18,8 @@ pub(crate) struct Request {
     pub(crate) mode: Mode,
     pub(crate) requirements: Requirements,
     pub(crate) resumable: bool,
+    /// Connections of which whoever asks would make the hop.
+    pub(crate) streams: u16,
     /// The other end of the connection that asks.
     pub(crate) from: SocketAddr,
     /// The peer whose connection it is.
@@ -26,6 +28,16 @@ pub(crate) struct Request {
     pub(crate) proved: Vec<String>,
     /// Which process a client's agent is; 0 if it does not say, and for peers.
     pub(crate) instance: u64,
+}
+
+/// What this gateway asks of a hop of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Manner {
+    pub(crate) mode: Mode,
+    /// Connections.
+    pub(crate) streams: u16,
+    /// By how many bytes the request is longer than need be.
+    pub(crate) padding: u16,
 }
 
 impl Request {
@@ -44,6 +56,7 @@ impl Request {
             mode: open.mode,
             requirements: open.requirements,
             resumable: open.resumable,
+            streams: open.streams,
             from,
             peer: peer.map(str::to_owned),
             proved: Vec::new(),
@@ -51,9 +64,18 @@ impl Request {
         }
     }
 
+    /// Whom its connections are counted for: a peer asks for many; each client counts for itself.
+    pub(crate) fn source(&self) -> IpAddr {
+        match self.origin.host {
+            Host::Addr(addr) if self.peer.is_some() => addr,
+            _ => self.from.ip(),
+        }
+    }
+
     /// Calls `then` with the OPEN for the next gateway: this one, called `name`, visited, the first of the path taken off, in
-    /// `mode`, and `padding` bytes longer than need be.
-    pub(crate) fn onward<R>(&self, name: &str, mode: Mode, padding: u16, then: impl FnOnce(&Open<'_>) -> R) -> R {
+    /// the `manner` in which the hop is to carry it.
+    pub(crate) fn onward<R>(&self, name: &str, manner: Manner, then: impl FnOnce(&Open<'_>) -> R) -> R {
+        let Manner { mode, streams, padding } = manner;
         let path: Vec<EndpointRef<'_>> = self.path.iter().skip(1).map(Endpoint::as_ref).collect();
         let visited: Vec<&str> = self.visited.iter().map(String::as_str).chain([name]).collect();
         then(&Open {
@@ -65,6 +87,7 @@ impl Request {
             requirements: self.requirements,
             resumable: self.resumable,
             padding,
+            streams,
             ..Open::new(self.session, self.destination.as_ref())
         })
     }

@@ -1,5 +1,6 @@
 //! One session at this gateway, from OPEN to its line in the log.
 
+use crate::bundle::{Offer, Owner};
 use crate::connection::Terms;
 use crate::counters::count;
 use crate::hop::{self, Hop};
@@ -23,6 +24,8 @@ use std::time::{Duration, Instant};
 /// A session that has its next hop, and is about to be told so to whoever asked. Dropped, it is no more.
 pub(crate) struct Ready {
     pub(crate) hop: Hop,
+    /// What whoever asked may bring connections for, beside the one on which it asked.
+    pub(crate) offer: Option<Offer>,
     pub(crate) mode: Mode,
     /// Among the open ones already: whoever is told that it is open finds it there.
     listed: Listed,
@@ -39,7 +42,8 @@ pub(crate) async fn prepare(
 ) -> Result<Box<Ready>, Refusal> {
     let asked = Instant::now();
     let slot = admit(shared, setup, &request)?;
-    let mut hop = hop::open(setup, &request, setup.buffer).await?;
+    let mut hop = hop::open(shared, setup, &request).await?;
+    let offer = offer(shared, setup, &request, first, terms);
     let facts = facts(&request, &hop, terms, asked.elapsed());
     let segments = [came_by(&request, terms), hop.segment.clone()];
     let live = Live::new(facts, [first, &hop.stream], segments, [terms.user_timeout, hop.user_timeout]);
@@ -48,7 +52,21 @@ pub(crate) async fn prepare(
     let booked = request.requirements.rate;
     listed.hold(&shared.reservations, booked).map_err(|too_much| taken(&request, too_much))?;
     hop.rate = booked.or_else(|| shared.reservations.free(&hop.segment).map(|[rate, _]| rate));
-    Ok(Box::new(Ready { hop, mode: request.mode, listed, slot }))
+    Ok(Box::new(Ready { hop, offer, mode: request.mode, listed, slot }))
+}
+
+/// Lets whoever asks bring the connections that it would have, as many as may be. A bandwidth that is promised is held on one.
+fn offer(shared: &Shared, setup: &Setup, request: &Request, first: &Stream, terms: &Terms) -> Option<Offer> {
+    let most = setup.config.limits.streams.get();
+    let further = request.streams.min(most).saturating_sub(1);
+    if further == 0 || request.mode != Mode::Framed || request.requirements.rate.is_some() {
+        return None;
+    }
+    let slots = shared.lanes(setup, request.source(), further);
+    let owner = Owner::of(request.peer.as_deref(), request.from, &request.identity);
+    let offer = shared.bundles.offer(request.session, owner, slots)?;
+    // Where memory is bounded, and the connections cannot share it, there is one.
+    terms.share_buffers(first, offer.streams).then_some(offer)
 }
 
 /// What the connection that asked shares a rate with.
@@ -76,11 +94,7 @@ fn admit(shared: &Shared, setup: &Setup, request: &Request) -> Result<Slot, Refu
     if !shared.seen.is_new(request.session, most) {
         return Err(Refusal::new(Code::Duplicate, "a session with this identifier was seen before"));
     }
-    // A peer asks for many; each client counts for itself.
-    let source = match request.origin.host {
-        phoebus_proto::endpoint::Host::Addr(addr) if request.peer.is_some() => addr,
-        _ => request.from.ip(),
-    };
+    let source = request.source();
     shared.admitted.take(source, setup.sessions, setup.sessions_per_source).map_err(|full| {
         let reason = match full {
             Full::Total => format!("all {} sessions of the gateway are in use (limits.sessions)", setup.sessions),
@@ -109,35 +123,29 @@ impl Ready {
             self.listed.end(Code::Terminated, "the gateway has shut down");
         }
         count(&shared.counters.opened);
-        let second = &self.hop.stream;
         let framed = self.mode == Mode::Framed;
-        let ends = (
-            if framed { End::framed(first.clone(), Role::Acceptor) } else { End::raw(first.clone()) },
-            match self.hop.mode() {
-                Mode::Framed => End::framed(second.clone(), Role::Initiator),
-                Mode::Raw => End::raw(second.clone()),
-            },
-        );
+        let ends = self.ends(&first);
         // A raw connection carries this session alone.
         let start = if framed { first.stats().unwrap_or_default() } else { Stats::default() };
         let start = Box::new(start);
         let mut relay = Relay::new(ends.0, ends.1, shared.pipes.clone(), setup.config.hold());
         let ended = relay.run(&self.listed).await;
-        let refusal = self.account(shared, &ended, &first, &start);
-        let Self { hop, listed, slot, .. } = *self;
+        let refusal = self.account(shared, &ended, &first, &start, &relay);
+        let Self { hop, offer, listed, slot, .. } = *self;
         drop((slot, listed));
         if let Err(broken) = ended {
             let code = broken.failure.code();
             [&first, &hop.stream].into_iter().for_each(|stream| stream.blame(code));
             // Nothing but the relay may keep the connections open any longer.
             let lent = hop.lent.map(|(pool, warm)| (pool, warm.unplugged()));
-            drop((first, hop.stream));
+            drop((first, hop.stream, offer));
             let [first, second] = Box::pin(relay.part(&refusal.message(&setup.config.name), &broken)).await;
             if let (Some((pool, unplugged)), Some(stream)) = (lent, second) {
                 pool.put_back(unplugged.plug(stream));
             }
             return first;
         }
+        relay.give_back();
         match hop.lent {
             Some((pool, warm)) if warm.mode() == Mode::Framed => pool.put_back(warm),
             _ => hop.stream.disarm(),
@@ -149,10 +157,38 @@ impl Ready {
         Some(first)
     }
 
+    /// Both connections as a relay has them, with those that are to join them.
+    fn ends(&self, first: &Arc<Stream>) -> (End, End) {
+        let second = &self.hop.stream;
+        let roster = self.hop.lent.as_ref().and_then(|(pool, warm)| pool.attach(warm, self.hop.streams));
+        let first = match (self.mode, &self.offer) {
+            (Mode::Framed, Some(offer)) => End::bundle(first.clone(), Role::Acceptor, offer.roster.clone()),
+            (Mode::Framed, None) => End::framed(first.clone(), Role::Acceptor),
+            (Mode::Raw, _) => End::raw(first.clone()),
+        };
+        let second = match (self.hop.mode(), roster) {
+            (Mode::Framed, Some(roster)) => End::bundle(second.clone(), Role::Initiator, roster),
+            (Mode::Framed, None) => End::framed(second.clone(), Role::Initiator),
+            (Mode::Raw, _) => End::raw(second.clone()),
+        };
+        (first, second)
+    }
+
     /// Logs and counts a session that has ended; what the other hops are told if it failed.
-    fn account(&self, shared: &Shared, ended: &Result<(), Broken>, first: &Stream, start: &Stats) -> Refusal {
-        let first = first.stats().unwrap_or_default().since(start);
-        let second = self.hop.stream.stats().unwrap_or_default().since(&self.hop.stats);
+    fn account(
+        &self,
+        shared: &Shared,
+        ended: &Result<(), Broken>,
+        first: &Stream,
+        start: &Stats,
+        relay: &Relay,
+    ) -> Refusal {
+        let all = |stats: Stats, end: &End| match end.lanes() {
+            Some(lanes) => stats.with(&lanes.stats()),
+            None => stats,
+        };
+        let first = all(first.stats().unwrap_or_default().since(start), &relay.first);
+        let second = all(self.hop.stream.stats().unwrap_or_default().since(&self.hop.stats), &relay.second);
         let record = Record::new(&self.listed, ended, [first, second]);
         record.log();
         let counters = &shared.counters;

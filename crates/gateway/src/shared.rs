@@ -1,10 +1,12 @@
 //! What all tasks of a gateway share.
 
+use crate::bundle::Bundles;
 use crate::config::{Config, Peer};
 use crate::counters::Counters;
+use crate::gateway::Budget;
 use crate::live::Sessions;
 use crate::pool::{Own, Pool, Timeouts};
-use crate::quota::Quota;
+use crate::quota::{Quota, Slot};
 use crate::reserve::Reservations;
 use crate::seen::Seen;
 use crate::transports::Transports;
@@ -13,6 +15,7 @@ use phoebus_net::PipePool;
 use phoebus_net::host::Host;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 use tokio::sync::watch;
@@ -45,6 +48,10 @@ pub(crate) struct Shared {
     /// All accepted connections.
     pub(crate) connected: Arc<Quota>,
     pub(crate) seen: Seen,
+    /// Sessions that others may bring connections for.
+    pub(crate) bundles: Arc<Bundles>,
+    /// Connections of hops beside the first of each.
+    beside: Arc<Quota>,
     pub(crate) counters: Counters,
     pub(crate) phase: watch::Sender<Phase>,
 }
@@ -62,11 +69,14 @@ pub(crate) struct Setup {
     pub(crate) buffer: u64,
     /// Which process this is, of those that ever had its name.
     instance: u64,
+    /// Connections of hops beside the first of each, at a time.
+    beside: u32,
 }
 
 impl Setup {
-    /// For `config`, with at most `sessions`; pools of `old` whose peers have not changed are kept, with their connections.
-    pub(crate) fn new(config: Config, transports: Arc<Transports>, sessions: u32, old: Option<&Self>) -> Self {
+    /// For `config`, within `budget`; pools of `old` whose peers have not changed are kept, with their connections.
+    pub(crate) fn new(config: Config, transports: Arc<Transports>, budget: Budget, old: Option<&Self>) -> Self {
+        let Budget { sessions, beside, .. } = budget;
         let limits = &config.limits;
         let timeouts = Timeouts {
             greeting: limits.handshake_timeout.0,
@@ -90,7 +100,7 @@ impl Setup {
         let peers = config.peers.values().filter_map(pool).collect();
         let per_source = limits.sessions_per_source.map_or(sessions.div_ceil(2), |n| n.get());
         let buffer = config.buffer().unwrap_or_else(|| Host::read().buffer_max());
-        Self { peers, sessions, sessions_per_source: per_source, buffer, instance, config, transports }
+        Self { peers, sessions, sessions_per_source: per_source, buffer, beside, instance, config, transports }
     }
 }
 
@@ -109,6 +119,8 @@ impl Shared {
             clients: Arc::default(),
             connected: Arc::default(),
             seen: Seen::default(),
+            bundles: Arc::default(),
+            beside: Arc::default(),
             counters: Counters::default(),
             phase: watch::Sender::new(Phase::Open),
         })
@@ -131,6 +143,12 @@ impl Shared {
 
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
+    }
+
+    /// The right to up to `most` further connections for a session of `source`. No source has more than half of all.
+    pub(crate) fn lanes(&self, setup: &Setup, source: IpAddr, most: u16) -> Vec<Slot> {
+        let (total, per_source) = (setup.beside, setup.beside.div_ceil(2));
+        (0..most).map_while(|_| self.beside.take(source, total, per_source).ok()).collect()
     }
 
     /// Waits until the gateway is at least in `phase`.

@@ -3,6 +3,7 @@
 use crate::counters::Totals;
 use crate::live::Live;
 use crate::pool::PoolStatus;
+use crate::relay::Side;
 use crate::shared::{Phase, Shared};
 use phoebus_net::Stats;
 use phoebus_net::credentials::date;
@@ -90,8 +91,16 @@ pub struct HopStatus {
     pub transport: String,
     /// What protects it.
     pub security: String,
-    /// What the transport knows; absent while the session is ending.
+    /// Connections that make it up.
+    #[serde(default = "one")]
+    pub streams: usize,
+    /// What the transport knows, of all of them; absent while the session is ending.
     pub stats: Option<Stats>,
+}
+
+/// What a gateway that knows of no bundles leaves out.
+fn one() -> usize {
+    1
 }
 
 impl Status {
@@ -136,11 +145,16 @@ fn session(live: &Arc<Live>) -> SessionStatus {
     let facts = &live.facts;
     let (bytes_up, bytes_down) = live.bytes();
     let rates = live.last_look();
-    let hop = |to: &str, transport: &str, stream: Option<Arc<phoebus_net::Stream>>| HopStatus {
-        to: to.to_owned(),
-        transport: transport.to_owned(),
-        security: stream.as_ref().map(|stream| stream.security()).unwrap_or_default().name().to_owned(),
-        stats: stream.and_then(|stream| stream.stats().ok()),
+    let hop = |to: &str, transport: &str, side: Side| {
+        let streams = live.streams(side);
+        let all = streams.iter().filter_map(|stream| stream.stats().ok());
+        HopStatus {
+            to: to.to_owned(),
+            transport: transport.to_owned(),
+            security: streams.first().map(|stream| stream.security()).unwrap_or_default().name().to_owned(),
+            streams: streams.len(),
+            stats: all.reduce(|sum, stats| sum.with(&stats)),
+        }
     };
     let [first, second] = &facts.transports;
     SessionStatus {
@@ -154,6 +168,6 @@ fn session(live: &Arc<Live>) -> SessionStatus {
         bytes_down,
         bits_per_s_up: rates.rate_up * 8.0,
         bits_per_s_down: rates.rate_down * 8.0,
-        hops: [hop(&facts.from, first, live.first.upgrade()), hop(&facts.next, second, live.second.upgrade())],
+        hops: [hop(&facts.from, first, Side::First), hop(&facts.next, second, Side::Second)],
     }
 }

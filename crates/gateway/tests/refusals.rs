@@ -158,11 +158,11 @@ fn what_cannot_be_had_is_refused_with_what_can() {
     for wish in [
         Requirements { rate: Some(1), ..none },
         Requirements { duration: Some(1), ..none },
-        Requirements { streams: Some(2), ..none },
+        Requirements { streams: Some(17), ..none },
         Requirements { security: Some(Security::Encrypt), ..none },
     ] {
         let no = refused(&pg, &with(wish), Code::Requirement, "pg1");
-        assert_eq!((no.limits.streams, no.limits.security, no.limits.rate), (Some(1), Some(Security::None), None));
+        assert_eq!((no.limits.streams, no.limits.security, no.limits.rate), (Some(16), Some(Security::None), None));
     }
     refused(&pg, &Ask { resumable: true, ..Ask::to(addr) }, Code::Requirement, "pg1");
 }

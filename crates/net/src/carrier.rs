@@ -139,6 +139,12 @@ impl Carrier {
         self.len() == 0
     }
 
+    /// Whether it can be filled from `stream` and drained to it. One that splices cannot as long as the bytes of `stream` are not
+    /// those of its socket.
+    pub fn suits(&self, stream: &Stream) -> bool {
+        matches!(self.kind, Kind::Copy { .. }) || stream.socket().is_some()
+    }
+
     /// Takes up to `max` bytes from `stream` and returns how many; 0 when the peer's stream has ended. Only for an empty
     /// carrier and a `max` above 0.
     ///

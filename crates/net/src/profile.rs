@@ -40,6 +40,10 @@ pub struct Profile {
     pub keepalive_interval: Span,
     /// Unanswered questions after which the connection is dead.
     pub keepalive_probes: u32,
+    /// Connections of which each hop to a peer consists, which share the bytes of each session. 1 by default: one fills the path
+    /// with a control that copes with its loss. Several do where only cubic or reno is to be had, or where the host bounds
+    /// buffers.
+    pub streams: u16,
     /// TCP fast open: HELLO and OPEN in the SYN (RFC 7413).
     pub fast_open: bool,
     /// Multipath TCP (RFC 8684), where kernel and peer have it.
@@ -69,6 +73,7 @@ impl Default for Profile {
             keepalive_idle: Span(Duration::from_secs(60)),
             keepalive_interval: Span(Duration::from_secs(15)),
             keepalive_probes: 4,
+            streams: 1,
             fast_open: true,
             multipath: false,
             rate: None,
@@ -91,7 +96,21 @@ impl Profile {
         }
         self
     }
+
+    /// This profile with buffers of given sizes divided among the connections of a hop, where all together may have so much.
+    #[must_use]
+    pub fn divided(mut self) -> Self {
+        for buffer in [&mut self.send_buffer, &mut self.receive_buffer] {
+            if let Buffer::Bytes(size) = buffer {
+                size.0 = (size.0 / u64::from(self.streams.max(1))).max(BUFFER_MIN);
+            }
+        }
+        self
+    }
 }
+
+/// The least buffer: below a page the kernel rounds up anyway.
+const BUFFER_MIN: u64 = 4096;
 
 /// A socket buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -119,9 +138,9 @@ impl FromStr for Buffer {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "auto" => Ok(Self::Auto),
-            // Below a page the kernel rounds up anyway; above 2 GiB setsockopt takes no number.
+            // Above 2 GiB setsockopt takes no number.
             _ => match text.parse::<ByteSize>() {
-                Ok(size) if (4096..=1 << 30).contains(&size.0) => Ok(Self::Bytes(size)),
+                Ok(size) if (BUFFER_MIN..=1 << 30).contains(&size.0) => Ok(Self::Bytes(size)),
                 _ => Err(format!("\"{text}\" is not \"auto\" or a size from 4KiB to 1GiB, such as 8MiB")),
             },
         }

@@ -72,6 +72,35 @@ impl Stats {
         self
     }
 
+    /// What two connections have done together that share the bytes of a hop: counts, windows, buffers and rates are added, times
+    /// are those of `self`.
+    #[must_use]
+    pub fn with(mut self, other: &Self) -> Self {
+        for (sum, more) in [
+            (&mut self.bytes_sent, other.bytes_sent),
+            (&mut self.bytes_acked, other.bytes_acked),
+            (&mut self.bytes_received, other.bytes_received),
+            (&mut self.bytes_retransmitted, other.bytes_retransmitted),
+            (&mut self.retransmits, other.retransmits),
+            (&mut self.segments_sent, other.segments_sent),
+            (&mut self.delivery_rate, other.delivery_rate),
+            (&mut self.pacing_rate, other.pacing_rate),
+            (&mut self.send_buffer, other.send_buffer),
+            (&mut self.receive_buffer, other.receive_buffer),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        for (sum, more) in [
+            (&mut self.lost, other.lost),
+            (&mut self.in_flight, other.in_flight),
+            (&mut self.unsent, other.unsent),
+            (&mut self.congestion_window, other.congestion_window),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        self
+    }
+
     /// For how long the peer has acknowledged nothing although bytes are outstanding. A peer that has stopped reading is
     /// heard all the same: it acknowledges the probes of its window.
     pub fn unheard(&self) -> Duration {

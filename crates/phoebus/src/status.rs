@@ -137,9 +137,10 @@ fn describe_session(session: &SessionStatus, text: &mut String) {
         let _ = match &hop.stats {
             Some(stats) => writeln!(
                 text,
-                "    {}: {}{} {}, rtt {:.1} ms, {} retransmits, window {} segments, buffers {} out {} in",
+                "    {}: {}{}{} {}, rtt {:.1} ms, {} retransmits, window {} segments, buffers {} out {} in",
                 hop.to,
                 hop.transport,
+                if hop.streams > 1 { format!("*{}", hop.streams) } else { String::new() },
                 security(&hop.security),
                 stats.congestion_control,
                 stats.rtt_us as f64 / 1e3,

@@ -172,9 +172,13 @@ fn exit_codes_tell_what_failed() {
         refused.starts_with("phoebus: host src: congestion control nonsense was refused: the kernel has "),
         "{refused}"
     );
-    for refused in
-        [&["--scenario", "x", "--wan-rtt", "1ms"][..], &["--mtu", "500"], &["--wan-cc", "bbr"], &["--seed", "x"]]
-    {
+    for refused in [
+        &["--scenario", "x", "--wan-rtt", "1ms"][..],
+        &["--mtu", "500"],
+        &["--wan-cc", "bbr"],
+        &["--wan-streams", "8"],
+        &["--seed", "x"],
+    ] {
         assert_eq!(place.output(&run(&[refused, &["--", "true"]].concat())).status.code(), Some(2), "{refused:?}");
     }
     assert_eq!(place.left(), Vec::<String>::new());
@@ -292,8 +296,42 @@ fn gateways_join_the_ends_in_both_directions() {
 #[test]
 fn gateways_join_the_ends_over_another_transport() {
     join_the_ends(&["--wan-transport", "udt"], "pg1 at pg1:5007 by udt");
+    join_the_ends(&["--wan-streams", "3"], "pg1 at pg1:5006 by tcp");
     join_the_ends(&["--wan-transport", "quic"], "pg1 at pg1:5006 by quic (encrypt)");
     join_the_ends(&["--wan-security", "auth"], "pg1 at pg1:5006 by tcp (auth)");
+}
+
+#[test]
+fn a_hop_of_several_connections_moves_data_over_a_wan_that_loses_some() {
+    let place = Place::new();
+    // A server that answers with the checksum of what it has received, to its end.
+    let script = r#"
+        $PHOEBUS testbed exec dst -- python3 -c '
+import hashlib, socket
+server = socket.create_server(("::", 7000), family=socket.AF_INET6, dualstack_ipv6=True)
+print("ready", flush=True)
+client, _ = server.accept()
+digest = hashlib.sha256()
+while piece := client.recv(1 << 20):
+    digest.update(piece)
+client.sendall(digest.hexdigest().encode() + b"
+")
+client.close()' >"$1/dst" &
+        until grep -q ready "$1/dst"; do sleep 0.02; done
+        head -c 30000000 /dev/urandom >"$1/data"
+        sha256sum <"$1/data" | cut -d" " -f1
+        $PHOEBUS testbed exec src -- env PHOEBUS_PATH=pg1/5006,pg2/5006 $PHOEBUS connect dst:7000 <"$1/data"
+        until grep -q "session ended" "$1/logs/pg1.log"; do sleep 0.02; done
+        grep -o "tcp,tcp.8" "$1/logs/pg1.log"
+    "#;
+    let directory = place.0.path().to_str().unwrap();
+    let logs = place.0.path().join("logs");
+    let options = ["--wan-streams", "8", "--wan-cc", "cubic", "--wan-loss", "0.1%", "--wan-rtt", "20ms"];
+    let run = ["run", "--quiet", "--gateways", "--gateway-logs", logs.to_str().unwrap()];
+    let said = place.succeed(&[&run[..], &options, &["--", "sh", "-c", script, "sh", directory]].concat());
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!((lines.len(), lines.get(2)), (3, Some(&"tcp,tcp*8")), "{said}");
+    assert_eq!(lines[0], lines[1], "the data was changed");
 }
 
 /// Sessions through gateways that were started with `options`, so that pg2 calls its peer `peer`.

@@ -6,7 +6,7 @@ use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 use toml::Spanned;
@@ -111,6 +111,8 @@ pub(super) struct Peer {
     pub(super) transport: Option<Spanned<String>>,
     pub(super) security: Option<Spanned<String>>,
     pub(super) profile: Option<Spanned<String>>,
+    /// Instead of the profile's.
+    pub(super) streams: Option<Spanned<u16>>,
     #[serde(default)]
     pub(super) from: Vec<Spanned<String>>,
     pub(super) pool: Option<Spanned<Pool>>,
@@ -167,6 +169,9 @@ pub struct Limits {
     /// Sessions at a time from one source: an IPv4 address, or an IPv6 network of 64 bits. Default: half of `sessions`, so
     /// that no one source keeps all others out (P25).
     pub sessions_per_source: Option<NonZeroU32>,
+    /// Connections of which one hop of a session may consist, at most 64. 16: eight fill long paths with common loss where only
+    /// cubic is to be had, and each takes a descriptor and the kernel's buffers.
+    pub streams: NonZeroU16,
     /// Connections at a time that have not asked for a session yet. 2048: a burst, at little cost each.
     pub handshakes: NonZeroU32,
     /// The same from one source. 512: many programs start at once, and
@@ -213,6 +218,7 @@ impl Default for Limits {
             sessions: None,
             sessions_per_source: None,
             threads: None,
+            streams: NonZeroU16::MIN.saturating_add(15),
             handshakes: count(2048),
             handshakes_per_source: count(512),
             clients: 1024,

@@ -5,6 +5,7 @@ use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Places, Pool, Ro
 use phoebus_net::Profile;
 use phoebus_proto::agent::AGENT;
 use phoebus_proto::endpoint::is_name;
+use phoebus_proto::session::bundle::STREAMS_MAX;
 use phoebus_proto::units::Span;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -33,13 +34,20 @@ impl Reader<'_> {
             let message = format!("profile.{name}.idle_timeout is too short; expected at least {}", Span(IDLE_MIN));
             return Err(self.whole(&message));
         }
+        let streams = raw.limits.streams.get();
+        let named = raw.profile.iter().map(|(name, profile)| (format!("profile.{name}.streams"), profile.streams));
+        for (name, streams) in named.chain([("limits.streams".to_owned(), streams)]) {
+            if !(1..=STREAMS_MAX).contains(&streams) {
+                return Err(self.whole(&format!("{name} is {streams}; expected 1 to {STREAMS_MAX}")));
+            }
+        }
         let profiles = self.profiles(raw.profile, &raw.limits);
         let credentials = raw.tls.as_ref().map(|tls| self.credentials(tls)).transpose()?;
         let reset_key = raw.tls.as_ref().map(|tls| self.reset_key(tls));
         let drivers = self.drivers(&raw.driver)?;
         let carriage = Carriage::of(credentials.as_ref(), &drivers);
         let listeners = self.listeners(&raw.listen, &profiles, &carriage)?;
-        let peers = self.peers(&raw.peer, &profiles, &carriage, &name)?;
+        let peers = self.peers(&raw.peer, &profiles, &carriage, (&name, raw.limits.buffer.is_some()))?;
         let routes = self.routes(&raw.route, &profiles, &peers)?;
         let rules = raw.allow.iter().map(|allow| self.rule(allow, &peers, &carriage)).collect::<Result<_, _>>()?;
         let direct = self.profile(None, &profiles)?;
@@ -165,7 +173,7 @@ impl Reader<'_> {
         raw: &[raw::Peer],
         profiles: &BTreeMap<String, Arc<Profile>>,
         carriage: &Carriage,
-        own_name: &str,
+        (own_name, is_bounded): (&str, bool),
     ) -> Result<BTreeMap<String, Peer>, ConfigError> {
         let mut peers = BTreeMap::new();
         for peer in raw {
@@ -185,12 +193,23 @@ impl Reader<'_> {
                 return Err(self.at(place, message));
             }
             let transport = self.transport(peer.transport.as_ref(), carriage)?;
+            let mut profile = self.profile(peer.profile.as_ref(), profiles)?;
+            if let Some(streams) = &peer.streams {
+                if !(1..=STREAMS_MAX).contains(streams.get_ref()) {
+                    let message = format!("streams is {}; expected 1 to {STREAMS_MAX}", streams.get_ref());
+                    return Err(self.at(streams, message));
+                }
+                profile = Arc::new(Profile { streams: *streams.get_ref(), ..(*profile).clone() });
+            }
+            if is_bounded && profile.streams > 1 {
+                profile = Arc::new((*profile).clone().divided());
+            }
             let valid = Peer {
                 name: name.clone(),
                 address: raw::endpoint(peer.address.get_ref()).map_err(|message| self.at(&peer.address, message))?,
                 security: self.peer_security(peer, &transport, carriage)?,
                 transport,
-                profile: self.profile(peer.profile.as_ref(), profiles)?,
+                profile,
                 from: peer.from.iter().map(|net| self.parse(net)).collect::<Result<_, _>>()?,
                 pool,
             };

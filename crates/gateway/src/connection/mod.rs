@@ -3,11 +3,13 @@
 //! A stranger costs one task, one descriptor and a few hundred bytes, for as long as the handshake time-out and within the
 //! bounds on pending handshakes. Only a peer may keep a connection idle for longer.
 
+mod again;
 mod parting;
 
 use crate::admit;
+use crate::bundle::{Owner, Seat};
 use crate::caller::Caller;
-use crate::config::{Auth as WantedAuth, Listen};
+use crate::config::{Auth as WantedAuth, Config, Listen};
 use crate::counters::count;
 use crate::handshake::{HandshakeError, greeting, next_request, send_outgoing, send_what_fits};
 use crate::quota::{Full, Slot};
@@ -16,12 +18,13 @@ use crate::request::Request;
 use crate::session::{self, Ready};
 use crate::shared::{Phase, Setup, Shared};
 use crate::workers::Place;
+use again::Standing;
 use parting::Parting;
-use phoebus_net::transport::{Pending, Security};
+use phoebus_net::transport::{Change, Pending, Security};
 use phoebus_net::{Stream, reason};
 use phoebus_proto::session::acceptor::{self, Acceptor, State};
 use phoebus_proto::session::message::{Auth, Challenge, Opened};
-use phoebus_proto::session::{Code, List, Mode};
+use phoebus_proto::session::{Code, List, Mode, SessionId};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -39,17 +42,31 @@ pub(crate) struct Terms {
     pub(crate) user_timeout: Duration,
     /// The name of their profile.
     pub(crate) profile: Arc<str>,
+    /// Buffers of its connections, to send and to receive, where the memory of a session is bounded.
+    buffers: Option<[u64; 2]>,
 }
 
 impl Terms {
-    pub(crate) fn of(listen: &Listen) -> Arc<Self> {
+    pub(crate) fn of(listen: &Listen, config: &Config) -> Arc<Self> {
+        let profile = &listen.profile;
+        let buffers = profile.send_buffer.bytes().zip(profile.receive_buffer.bytes());
         Arc::new(Self {
+            buffers: buffers.filter(|_| config.buffer().is_some()).map(|(send, receive)| [send, receive]),
             transport: listen.transport.as_str().into(),
             security: listen.security,
             auth: listen.auth,
             user_timeout: listen.profile.user_timeout.0,
             profile: listen.profile.name.clone(),
         })
+    }
+
+    /// Leaves `stream`, which is to be one of `streams`, its share of the memory of a session; false where that is bounded and
+    /// cannot be shared. A connection of a bundle is hardly ever used alone afterwards, and keeps its share.
+    pub(crate) fn share_buffers(&self, stream: &Stream, streams: u16) -> bool {
+        let Some([send, receive]) = self.buffers else { return true };
+        let share = |size: u64| size / u64::from(streams.max(1));
+        let changes = [Change::SendBuffer(share(send)), Change::ReceiveBuffer(share(receive))];
+        changes.into_iter().all(|change| stream.set(change).is_ok())
     }
 }
 
@@ -147,6 +164,8 @@ enum Asked {
     /// A credential was taken, or is wanted.
     Again,
     Session(Box<Request>),
+    /// To be one more connection of a session.
+    Join(SessionId, Seat),
     Refuse(Refusal),
 }
 
@@ -186,6 +205,14 @@ impl Connection {
                         }
                         None => return,
                     }
+                }
+                Asked::Join(session, seat) => {
+                    self.slot = None;
+                    match Box::pin(self.join(setup, session, seat)).await {
+                        Some(again) => self = again,
+                        None => return,
+                    }
+                    continue;
                 }
             };
             self.left = self.left.saturating_sub(1);
@@ -302,7 +329,9 @@ impl Connection {
                 None => Asked::Refuse(Refusal::new(Code::AuthFailed, "anonymous sessions need an e-mail address")),
             },
             acceptor::Request::Auth(_) => self.challenge(),
-            acceptor::Request::Open(_) if self.terms.auth != WantedAuth::None && !self.authenticated => {
+            acceptor::Request::Open(_) | acceptor::Request::Attach(_)
+                if self.terms.auth != WantedAuth::None && !self.authenticated =>
+            {
                 self.challenge()
             }
             acceptor::Request::Open(open) => {
@@ -315,8 +344,13 @@ impl Connection {
                     ..Request::new(&open, self.from, peer, self.identity())
                 }))
             }
-            acceptor::Request::Attach(_) => {
-                Asked::Refuse(Refusal::new(Code::Requirement, "this gateway has no bundles of connections"))
+            acceptor::Request::Attach(attach) => {
+                let peer = caller.peer().map(|pool| pool.peer.name.as_str());
+                let owner = Owner::of(peer, self.from, self.identity());
+                match self.shared.bundles.claim(&attach, &owner) {
+                    Ok(seat) => Asked::Join(attach.session, seat),
+                    Err(refusal) => Asked::Refuse(refusal),
+                }
             }
         }
     }
@@ -351,7 +385,10 @@ impl Connection {
     /// Tells whoever asked that the session is open.
     async fn grant(&mut self, setup: &Setup, ready: &Ready) -> Result<(), HandshakeError> {
         let reports = ready.hop.reports(&setup.config.name);
-        let opened = Opened::new(ready.session(), ready.mode, List::new(&reports));
+        let mut opened = Opened::new(ready.session(), ready.mode, List::new(&reports));
+        if let Some(offer) = &ready.offer {
+            (opened.streams, opened.token) = (offer.streams, &offer.token);
+        }
         self.acceptor.opened(&opened)?;
         self.send(setup).await?;
         // What follows is the stream's.
@@ -364,32 +401,9 @@ impl Connection {
         // What only another session would need is not kept through a raw one, which may be idle for hours.
         let next = (ready.mode == Mode::Framed).then(|| Box::new((acceptor, identity)));
         let stream = ready.carry(&shared, &setup, stream).await?;
-        if stream.security() == Security::Auth {
-            // The next request would be unprotected.
-            stream.disarm();
-            return None;
-        }
-        let (mut acceptor, identity) = *next?;
-        acceptor.next_session().ok()?;
-        let deadline = Instant::now() + setup.config.limits.handshake_timeout.0;
-        let slot = Some(greeting_slot(&shared, &setup, from).ok()?);
         drop(place);
-        let (place, left) = (None, PATIENCE);
-        Some(Box::new(Self {
-            shared,
-            stream,
-            acceptor,
-            from,
-            terms,
-            counted,
-            place,
-            slot,
-            kept,
-            deadline,
-            identity,
-            authenticated,
-            left,
-        }))
+        let (acceptor, identity) = *next?;
+        Standing { shared, acceptor, from, terms, counted, kept, identity, authenticated }.again(&setup, stream)
     }
 
     /// Says no.

@@ -1,5 +1,6 @@
 //! Reaching a peer: its addresses, a connection, its greeting; and what is said when that fails.
 
+use super::warm::mode_on;
 use super::{OUT_SIZE, Pool, Warm, lock};
 use crate::handshake::{Asking, HandshakeError, answer};
 use crate::refusal::Refusal;
@@ -82,7 +83,8 @@ impl Pool {
     pub(super) async fn greet_on(&self, stream: Stream, hello: &Hello<'_>) -> Result<Warm, Refusal> {
         let asking = Asking::greet(vec![0; OUT_SIZE], Vec::new(), hello, self.auth().as_ref());
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
-        let mut warm = Warm::new(stream, asking);
+        let mode = mode_on(&stream, 1);
+        let mut warm = Warm::new(stream, asking, mode);
         answer(&warm.stream, &mut warm.asking, &mut false).await.map_err(|error| self.failed(&error))?;
         if let Some(hello) = warm.asking.hello()
             && hello.name != self.peer.name

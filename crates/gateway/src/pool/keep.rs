@@ -107,14 +107,18 @@ impl Pool {
         }
     }
 
-    /// How many are kept ready. Where sessions are streams of one connection, one of them keeps it up, and shows when it dies.
+    /// How many are kept ready: enough for so many hops. Where sessions are streams of one connection, one of them keeps it up, and
+    /// shows when it dies.
     fn least(&self) -> usize {
-        let min = self.peer.pool.min as usize;
-        if self.has_streams.load(Ordering::Relaxed) { min.min(1) } else { min }
+        self.for_hops(self.peer.pool.min)
     }
 
     fn most(&self) -> usize {
-        let max = self.peer.pool.max as usize;
-        if self.has_streams.load(Ordering::Relaxed) { max.min(1) } else { max }
+        self.for_hops(self.peer.pool.max)
+    }
+
+    fn for_hops(&self, hops: u32) -> usize {
+        let hops = hops as usize;
+        if self.has_streams.load(Ordering::Relaxed) { hops.min(1) } else { hops * usize::from(self.streams()) }
     }
 }

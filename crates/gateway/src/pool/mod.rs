@@ -2,18 +2,19 @@
 //! that the last one left (S22; opening a session across the WAN then costs one round trip of it, and a short transfer
 //! starts at full speed).
 
+mod attach;
 mod beacon;
 mod dial;
 mod keep;
 mod warm;
 
 pub(crate) use beacon::is_death;
-pub(crate) use warm::Warm;
+pub(crate) use warm::{Unplugged, Warm};
 
 use crate::config::Peer;
 use crate::handshake::{Asking, HandshakeError, answer};
 use crate::refusal::Refusal;
-use crate::request::Request;
+use crate::request::{Manner, Request};
 use phoebus_net::transport::{Security, Transport};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::initiator::State;
@@ -142,14 +143,20 @@ impl Pool {
         })
     }
 
-    /// Asks the peer for the session of `request`, on a connection that is ready if there is one.
+    /// Connections of which hops to the peer are to consist.
+    pub(crate) fn streams(&self) -> u16 {
+        self.peer.profile.streams
+    }
+
+    /// Asks the peer for the session of `request` on `streams` connections, the first of which is returned: one that is ready if
+    /// there is one.
     ///
     /// A ready connection may have died unnoticed. Then, and only if not a byte of an answer has come, the request is made
     /// once more on a new connection. That is safe: nothing of the stream was sent yet, and a peer that has seen the
     /// request after all refuses the second one as a duplicate.
-    pub(crate) async fn open(&self, request: &Request) -> Result<Warm, Refusal> {
+    pub(crate) async fn open(&self, request: &Request, streams: u16) -> Result<Warm, Refusal> {
         let limit = self.limits.opening;
-        match timeout(limit, self.open_unhurried(request)).await {
+        match timeout(limit, self.open_unhurried(request, streams)).await {
             Ok(result) => result,
             Err(_) => {
                 let reason = format!("{} did not answer within {}", self.peer.name, phoebus_proto::units::Span(limit));
@@ -158,33 +165,31 @@ impl Pool {
         }
     }
 
-    async fn open_unhurried(&self, request: &Request) -> Result<Warm, Refusal> {
+    async fn open_unhurried(&self, request: &Request, streams: u16) -> Result<Warm, Refusal> {
         let name = &self.own.name;
         if let Some(mut warm) = self.take() {
-            let padding = warm.padding();
-            request
-                .onward(name, warm.mode(), padding, |open| warm.asking.open(open))
-                .map_err(|e| self.cannot_ask(&e))?;
+            let manner = warm.manner(streams);
+            request.onward(name, manner, |open| warm.asking.open(open)).map_err(|e| self.cannot_ask(&e))?;
             match self.hear(&mut warm).await {
                 Ok(()) => {
                     self.counts.reused.fetch_add(1, Ordering::Relaxed);
-                    return self.answered(warm, request).await;
+                    return self.answered(warm, request, manner).await;
                 }
                 Err(Unheard { refusal, dead: false }) => return Err(refusal),
                 Err(_) => debug!(peer = self.peer.name, "a connection that seemed ready was dead; asking on a new one"),
             }
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
         }
-        let mut warm = self.ask_anew(request).await?;
+        let (mut warm, mut manner) = self.ask_anew(request, streams).await?;
         let mut heard = self.hear(&mut warm).await;
         if matches!(heard, Err(Unheard { dead: true, .. })) && warm.is_one_of_many() {
             // The connection that this was to be a stream of had died unnoticed.
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
-            warm = self.ask_anew(request).await?;
+            (warm, manner) = self.ask_anew(request, streams).await?;
             heard = self.hear(&mut warm).await;
         }
         heard.map_err(|unheard| unheard.refusal)?;
-        self.answered(warm, request).await
+        self.answered(warm, request, manner).await
     }
 
     /// Waits for the peer's answer.
@@ -197,14 +202,14 @@ impl Pool {
     }
 
     /// A connection on which the peer is asked as soon as it has greeted.
-    async fn ask_anew(&self, request: &Request) -> Result<Warm, Refusal> {
+    async fn ask_anew(&self, request: &Request, streams: u16) -> Result<(Warm, Manner), Refusal> {
         let stream = self.dial().await?;
-        let mode = warm::mode_on(&stream);
+        let manner = Manner { mode: warm::mode_on(&stream, streams), streams, padding: 0 };
         let hello = self.own.hello();
-        let asking = request.onward(&self.own.name, mode, 0, |open| {
+        let asking = request.onward(&self.own.name, manner, |open| {
             Asking::connect(vec![0; OUT_SIZE], Vec::new(), &hello, self.auth().as_ref(), open)
         });
-        Ok(Warm::new(stream, asking.map_err(|e| self.cannot_ask(&e))?))
+        Ok((Warm::new(stream, asking.map_err(|e| self.cannot_ask(&e))?, manner.mode), manner))
     }
 
     /// Takes a connection back whose session is over on both sides.
@@ -214,6 +219,11 @@ impl Pool {
             return warm.stream.disarm();
         }
         if warm.asking.next_session().is_err() {
+            return;
+        }
+        if warm.is_one_of_many() {
+            // Another costs nothing. This one is left when the peer has heard all, and has ended it too.
+            tokio::spawn(timeout(self.limits.greeting, warm.leave()));
             return;
         }
         warm.sessions += 1;
@@ -246,13 +256,14 @@ impl Pool {
     }
 
     /// What came back for an OPEN.
-    async fn answered(&self, mut warm: Warm, request: &Request) -> Result<Warm, Refusal> {
+    async fn answered(&self, mut warm: Warm, request: &Request, manner: Manner) -> Result<Warm, Refusal> {
         if warm.asking.state() == State::Challenged
             && let Some(auth) = self.auth()
             && warm.asking.challenge().is_some_and(|c| c.mechanisms.iter().any(|name| name == Auth::ANONYMOUS))
         {
+            let manner = Manner { padding: 0, ..manner };
             request
-                .onward(&self.own.name, warm.mode(), 0, |open| warm.asking.authenticate(&auth, open))
+                .onward(&self.own.name, manner, |open| warm.asking.authenticate(&auth, open))
                 .map_err(|e| self.cannot_ask(&e))?;
             answer(&warm.stream, &mut warm.asking, &mut false).await.map_err(|error| self.failed(&error))?;
         }

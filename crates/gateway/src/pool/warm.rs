@@ -1,6 +1,7 @@
 //! A connection to a peer that has greeted, and is free for a session.
 
 use crate::handshake::Asking;
+use crate::request::Manner;
 use phoebus_net::Stream;
 use phoebus_proto::session::Mode;
 use phoebus_proto::session::message::{Open, Opened};
@@ -16,6 +17,8 @@ const FRESH: Duration = Duration::from_secs(1);
 pub(crate) struct Warm {
     pub(crate) stream: Arc<Stream>,
     pub(super) asking: Asking,
+    /// How the session goes over it that was asked for last.
+    mode: Mode,
     /// Sessions that it has carried.
     pub(crate) sessions: u32,
     pub(super) since: Instant,
@@ -25,8 +28,9 @@ pub(crate) struct Warm {
 
 impl Warm {
     /// A connection that was just made, on the runtime of the caller.
-    pub(super) fn new(stream: Stream, asking: Asking) -> Self {
-        Self { stream: Arc::new(stream), asking, sessions: 0, since: Instant::now(), home: Handle::current().id() }
+    pub(super) fn new(stream: Stream, asking: Asking, mode: Mode) -> Self {
+        let home = Handle::current().id();
+        Self { stream: Arc::new(stream), asking, mode, sessions: 0, since: Instant::now(), home }
     }
 
     /// Whether its transport gives every session a stream of its own: then this one carries one session at most.
@@ -34,9 +38,15 @@ impl Warm {
         self.stream.has_true_ends()
     }
 
-    /// How sessions go over it.
+    /// How its session goes over it.
     pub(crate) fn mode(&self) -> Mode {
-        mode_on(&self.stream)
+        self.mode
+    }
+
+    /// How a session goes over it that is to be asked for, on so many connections of its kind.
+    pub(super) fn manner(&mut self, streams: u16) -> Manner {
+        self.mode = mode_on(&self.stream, streams);
+        Manner { mode: self.mode, streams, padding: self.padding() }
     }
 
     /// On the caller's runtime, whose thread will relay it.
@@ -68,20 +78,47 @@ impl Warm {
         u16::try_from(segment).ok().filter(|segment| *segment <= Open::PADDING_MAX).unwrap_or(0)
     }
 
+    /// Ends the connection in peace, once the peer has done so as well.
+    pub(super) async fn leave(self) {
+        if self.stream.shutdown_write().is_err() {
+            return;
+        }
+        while self.stream.readable().await.is_ok() {
+            match self.stream.try_read(&mut [0; 64]) {
+                Ok(0) => return self.stream.disarm(),
+                Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return,
+                _ => {}
+            }
+        }
+    }
+
     /// All but the stream, which someone else is to hold alone.
     pub(crate) fn unplugged(self) -> Unplugged {
-        Unplugged { asking: self.asking, sessions: self.sessions, home: self.home }
+        self.parts().1
+    }
+
+    /// The stream, and all else.
+    pub(super) fn parts(self) -> (Arc<Stream>, Unplugged) {
+        let Self { stream, asking, mode, sessions, home, .. } = self;
+        (stream, Unplugged { asking, mode, sessions, home })
     }
 
     /// The peer's OPENED.
     pub(crate) fn opened(&self) -> Option<Opened<'_>> {
         self.asking.opened()
     }
+
+    /// Connections that the peer grants for the session, this one included.
+    pub(crate) fn granted(&self) -> u16 {
+        self.opened().map_or(1, |opened| opened.streams)
+    }
 }
 
 /// A [`Warm`] without its stream.
+#[derive(Debug)]
 pub(crate) struct Unplugged {
     asking: Asking,
+    mode: Mode,
     sessions: u32,
     home: Id,
 }
@@ -89,12 +126,13 @@ pub(crate) struct Unplugged {
 impl Unplugged {
     /// With its stream again.
     pub(crate) fn plug(self, stream: Arc<Stream>) -> Warm {
-        let Self { asking, sessions, home } = self;
-        Warm { stream, asking, sessions, since: Instant::now(), home }
+        let Self { asking, mode, sessions, home } = self;
+        Warm { stream, asking, mode, sessions, since: Instant::now(), home }
     }
 }
 
-/// How sessions go over this connection: as they are where it has an end and a reset of its own that can be told apart.
-pub(super) fn mode_on(stream: &Stream) -> Mode {
-    if stream.has_true_ends() { Mode::Raw } else { Mode::Framed }
+/// How a session goes over this connection, or over so many of its kind: as it is where it has the connection for itself, and that
+/// has an end and a reset of its own that can be told apart.
+pub(super) fn mode_on(stream: &Stream, streams: u16) -> Mode {
+    if stream.has_true_ends() && streams == 1 { Mode::Raw } else { Mode::Framed }
 }

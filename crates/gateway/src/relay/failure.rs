@@ -1,6 +1,7 @@
 //! How a session fails on one of its hops.
 
 use phoebus_net::{code_of, reason};
+use phoebus_proto::session::bundle::BundleError;
 use phoebus_proto::session::frame::FrameError;
 use phoebus_proto::session::{Code, ProtocolError};
 use std::io;
@@ -14,6 +15,9 @@ pub(crate) enum Failure {
     /// The peer broke the framed mode.
     #[error("it sent {0}")]
     Frame(#[from] FrameError),
+    /// The peer broke the rules of a bundle.
+    #[error("it sent {0}")]
+    Bundle(#[from] BundleError),
     /// The peer broke the handshake.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
@@ -46,7 +50,7 @@ impl Failure {
     pub(crate) fn code(&self) -> Code {
         match self {
             Self::Io(error) => code_of(error),
-            Self::Frame(_) | Self::Protocol(_) => Code::Protocol,
+            Self::Frame(_) | Self::Bundle(_) | Self::Protocol(_) => Code::Protocol,
             Self::Told { code, .. } | Self::Ours { code, .. } => *code,
         }
     }

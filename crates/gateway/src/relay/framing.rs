@@ -6,6 +6,7 @@
 
 use super::failure::Failure;
 use phoebus_net::Stream;
+use phoebus_proto::session::bundle::Scatter;
 use phoebus_proto::session::frame::{Exchange, Frame, HEADER_LEN, Role};
 use phoebus_proto::session::message::Message;
 use phoebus_proto::session::{Code, ProtocolError};
@@ -48,8 +49,17 @@ pub(crate) enum Incoming {
 
 impl Framing {
     pub(crate) fn new(role: Role) -> Self {
+        Self::of(Exchange::new(role))
+    }
+
+    /// On one connection of a bundle.
+    pub(crate) fn striped(role: Role) -> Self {
+        Self::of(Exchange::striped(role))
+    }
+
+    fn of(exchange: Exchange) -> Self {
         Self {
-            exchange: Exchange::new(role),
+            exchange,
             header: [0; HEADER_LEN],
             have: 0,
             payload: 0,
@@ -100,6 +110,32 @@ impl Framing {
         self.send(header);
         self.owed = len;
         Ok(())
+    }
+
+    /// The same with the next bytes that are scattered over a bundle.
+    pub(crate) fn begin_part(&mut self, scatter: &mut Scatter, len: usize) -> Result<(), Failure> {
+        let announced = u32::try_from(len).map_err(|_| Failure::internal("a carrier held more than a frame can"))?;
+        let header = scatter.data(&mut self.exchange, announced)?;
+        self.send(header);
+        self.owed = len;
+        Ok(())
+    }
+
+    /// As [`Framing::begin_shutdown`], where all bytes have been scattered over a bundle.
+    pub(crate) fn begin_end(&mut self, scatter: &Scatter) -> Result<(), Failure> {
+        let header = scatter.shutdown(&mut self.exchange)?;
+        self.send(header);
+        Ok(())
+    }
+
+    /// Where the peer's stream stands, as far as it came here: behind the frame whose header was read last.
+    pub(crate) fn position(&self) -> u64 {
+        self.exchange.bytes().1
+    }
+
+    /// Whether the peer's stream has ended here.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.exchange.shutdown_received()
     }
 
     /// Says that `n` bytes of the payload were sent.

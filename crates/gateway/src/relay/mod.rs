@@ -9,7 +9,7 @@
 //! invariants:
 //!
 //! - A direction takes bytes only when it has given all that it holds: a receiver that stops reading stops the sender, and
-//!   memory is what the sockets and one carrier hold (P22).
+//!   memory is what the sockets and one carrier hold (P22), or one for each connection of a bundle.
 //! - Failures are watched on both connections at all times, also on one that is not being read, so that a reset passes at
 //!   once although the other side is full.
 //! - An end passes on only as an end: a raw end of stream, or SHUTDOWN on a framed connection. Everything else is a failure:
@@ -18,13 +18,14 @@
 mod end;
 mod failure;
 mod framing;
+mod lanes;
 mod parting;
 
 pub(crate) use end::End;
 pub(crate) use failure::Failure;
 
 use crate::live::Live;
-use end::Taken;
+use end::{Carries, Taken};
 use phoebus_net::{Carrier, PipePool, Stream};
 use phoebus_proto::session::message::{Message, Refused};
 use std::pin::pin;
@@ -89,6 +90,8 @@ impl Relay {
     /// acknowledged by it. Whatever ends it otherwise is returned; dropping the relay then resets both hops.
     pub(crate) async fn run(&mut self, live: &Live) -> Result<(), Broken> {
         let (first, second) = (self.first.stream.clone(), self.second.stream.clone());
+        // A bundle looks after its own.
+        let [alone_first, alone_second] = [&self.first, &self.second].map(|end| end.lanes().is_none());
         let watched = async {
             let (mut first, mut second, mut ended) = (pin!(first.failed()), pin!(second.failed()), pin!(live.ended()));
             std::future::poll_fn(|cx| {
@@ -96,10 +99,10 @@ impl Relay {
                     return Poll::Ready(result);
                 }
                 let on = |side| move |failure| Broken { side: Some(side), failure };
-                if let Poll::Ready(error) = first.as_mut().poll(cx) {
+                if alone_first && let Poll::Ready(error) = first.as_mut().poll(cx) {
                     return Poll::Ready(Err(on(Side::First)(error.into())));
                 }
-                if let Poll::Ready(error) = second.as_mut().poll(cx) {
+                if alone_second && let Poll::Ready(error) = second.as_mut().poll(cx) {
                     return Poll::Ready(Err(on(Side::Second)(error.into())));
                 }
                 ended.as_mut().poll(cx).map(|failure| Err(Broken { side: None, failure }))
@@ -110,12 +113,13 @@ impl Relay {
             self.pass_on_rest(&broken, live).await;
             return Err(self.with_last_words(broken));
         }
-        for (side, end) in [(Side::First, &self.first), (Side::Second, &self.second)] {
-            if end.is_framed() {
+        let framed = [self.first.is_framed(), self.second.is_framed()];
+        for (side, stream, framed) in [(Side::First, &first, framed[0]), (Side::Second, &second, framed[1])] {
+            if framed {
                 continue;
             }
             tokio::select! {
-                delivered = end.stream.delivered(Duration::MAX) => {
+                delivered = stream.delivered(Duration::MAX) => {
                     delivered.map_err(|error| Broken { side: Some(side), failure: error.into() })?;
                 }
                 failure = live.ended() => return Err(Broken { side: None, failure }),
@@ -167,19 +171,39 @@ impl Relay {
             if broken.dead() == Some(side) {
                 return None;
             }
-            if end.is_framed() {
-                return parting::framed(end, carrier, reason).await;
+            let End { stream, carries } = end;
+            match carries {
+                Carries::Raw => {
+                    parting::raw(stream).await;
+                    None
+                }
+                Carries::Framed(framing) => parting::framed(End::framed_as(stream, *framing), carrier, reason).await,
+                Carries::Bundle(lanes) => {
+                    drop((stream, carrier));
+                    Box::pin(lanes.part(reason)).await
+                }
             }
-            parting::raw(end.stream).await;
-            None
         };
         let (first, second) =
             tokio::join!(leave(Side::First, first, down.carrier), leave(Side::Second, second, up.carrier));
         [first, second]
     }
 
+    /// Gives back what others have lent to bundles, after a session that has ended well.
+    pub(crate) fn give_back(self) {
+        for end in [self.first, self.second] {
+            if let Carries::Bundle(lanes) = end.carries {
+                lanes.give_back();
+            }
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>, live: &Live) -> Poll<Result<(), Broken>> {
         let Self { first, second, up, down, pool, hold } = self;
+        for (side, end) in [(Side::First, &mut *first), (Side::Second, &mut *second)] {
+            let failed = |failure| Broken { side: Some(side), failure };
+            end.poll_members(cx, |stream| live.joined(side, stream)).map_err(failed)?;
+        }
         let up = up.poll(cx, (Side::First, first), (Side::Second, second), (pool, *hold), |n| live.count_up(n))?;
         let down =
             down.poll(cx, (Side::Second, second), (Side::First, first), (pool, *hold), |n| live.count_down(n))?;
@@ -220,20 +244,18 @@ impl Direction {
     ) -> Poll<Result<(), Broken>> {
         let on = |side| move |failure| Broken { side: Some(side), failure };
         for _ in 0..TURNS {
-            if let Some(carrier) = &mut self.carrier {
-                ready!(to.poll_give(cx, carrier, &mut count)).map_err(on(to_side))?;
-            }
+            ready!(to.poll_give(cx, &mut self.carrier, &mut count)).map_err(on(to_side))?;
             if self.ended {
                 self.carrier = None;
                 if !self.passed_on {
-                    ready!(to.poll_shutdown(cx)).map_err(on(to_side))?;
+                    ready!(to.poll_shutdown(cx, &mut count)).map_err(on(to_side))?;
                     self.passed_on = true;
                     from.acknowledge();
                 }
                 return from.poll_rest(cx).map_err(on(from_side));
             }
             let fresh = |source: &Stream| pool.carrier(source, &to.stream);
-            match from.poll_take(cx, &mut self.carrier, fresh, hold).map_err(on(from_side))? {
+            match from.poll_take(cx, &mut self.carrier, fresh, to.most_at_a_time(hold)).map_err(on(from_side))? {
                 Poll::Ready(Taken::Bytes) => {}
                 Poll::Ready(Taken::End) => self.ended = true,
                 Poll::Pending => {
@@ -257,13 +279,12 @@ impl Direction {
         mut count: impl FnMut(usize),
     ) -> Poll<()> {
         loop {
-            if let Some(carrier) = &mut self.carrier
-                && ready!(to.poll_give(cx, carrier, &mut count)).is_err()
-            {
+            if ready!(to.poll_give(cx, &mut self.carrier, &mut count)).is_err() {
                 return Poll::Ready(());
             }
             let fresh = |source: &Stream| pool.carrier(source, &to.stream);
-            let Poll::Ready(Ok(Taken::Bytes)) = from.poll_take(cx, &mut self.carrier, fresh, hold) else {
+            let most = to.most_at_a_time(hold);
+            let Poll::Ready(Ok(Taken::Bytes)) = from.poll_take(cx, &mut self.carrier, fresh, most) else {
                 return Poll::Ready(());
             };
         }

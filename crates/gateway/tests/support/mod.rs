@@ -182,6 +182,8 @@ pub(crate) struct Report {
     /// Transport and security of each hop.
     pub(crate) carried: Vec<(String, String)>,
     pub(crate) rtt_us: u64,
+    /// Connections of each hop, and what is noted of it.
+    pub(crate) streams: Vec<(u16, String)>,
 }
 
 /// REFUSED.
@@ -261,6 +263,7 @@ impl Ask {
                         .collect(),
                     congestion_controls: opened.hops.iter().map(|hop| hop.congestion_control.to_owned()).collect(),
                     rtt_us: opened.rtt_us(),
+                    streams: opened.hops.iter().map(|hop| (hop.streams.max(1), hop.note.to_owned())).collect(),
                 };
                 Ok((stream, report))
             }

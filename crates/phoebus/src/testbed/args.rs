@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use phoebus_net::credentials::{Authority, CredentialsError};
 use phoebus_net::{Buffer, CongestionControl};
+use phoebus_proto::session::bundle::STREAMS_MAX;
 use phoebus_proto::units::{ByteSize, Span};
 use phoebus_wan::model::{Loss, Rate};
 use phoebus_wan::testbed::{Certificates, Error, GatewayOptions, Sc09, Scenario};
@@ -178,6 +179,9 @@ pub(crate) struct Between {
     /// What carries sessions between gateways.
     #[arg(long, value_name = "NAME", requires = "gateways", default_value = "tcp", value_parser = transport)]
     pub(crate) wan_transport: String,
+    /// Connections of each hop between gateways [default: 1].
+    #[arg(long, value_name = "N", requires = "gateways", value_parser = clap::value_parser!(u16).range(1..=i64::from(STREAMS_MAX)))]
+    pub(crate) wan_streams: Option<u16>,
     /// What protects them: encrypt, auth or none [default: none, and encrypt on quic].
     #[arg(long, value_name = "NAME", requires = "gateways")]
     pub(crate) wan_security: Option<Security>,
@@ -245,8 +249,16 @@ impl Build {
         if !self.gateways {
             return Ok(None);
         }
-        let Between { wan_transport, wan_security, wan_cc, wan_send_buffer, wan_receive_buffer, lan_cc, gateway_logs } =
-            &self.between;
+        let Between {
+            wan_transport,
+            wan_streams,
+            wan_security,
+            wan_cc,
+            wan_send_buffer,
+            wan_receive_buffer,
+            lan_cc,
+            gateway_logs,
+        } = &self.between;
         let system = |what: &str| {
             let what = what.to_owned();
             move |source| Error::System { what, source }
@@ -271,7 +283,8 @@ impl Build {
         let certificates =
             Some(certificates.map_err(|error| system("cannot make certificates")(io::Error::other(error)))?);
         let (transport, security) = (Some(wan_transport.clone()), Some(security.name().to_owned()));
-        Ok(Some(GatewayOptions { program, transport, security, certificates, wan, lan, logs }))
+        let streams = *wan_streams;
+        Ok(Some(GatewayOptions { program, transport, streams, security, certificates, wan, lan, logs }))
     }
 
     fn path(&self) -> Sc09 {

@@ -78,6 +78,7 @@ pub(super) fn configuration(
                 transport,
                 security,
                 profile: "wan",
+                streams: options.streams,
             })
             .collect(),
         route: routes.flatten().collect(),
@@ -146,6 +147,8 @@ struct Peer<'a> {
     transport: &'a str,
     security: &'a str,
     profile: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    streams: Option<u16>,
 }
 
 #[derive(Serialize)]
@@ -214,6 +217,7 @@ mod tests {
             transport: Some("quic".into()),
             security: Some("encrypt".into()),
             certificates: Some(Certificates::default()),
+            streams: Some(8),
             ..GatewayOptions::default()
         };
         let text = configuration(&Scenario::sc09(), 2, &addresses(2), Path::new("/run/pg2.socket"), &options);
@@ -229,6 +233,7 @@ mod tests {
         };
         assert_eq!(listeners(&file), ["quic/5006 -", "udt/5007 encrypt", "tcp/5007 -", "tcp/5006 -"], "{text}");
         assert_eq!(file["peer"][0]["security"].as_str(), Some("encrypt"), "{text}");
+        assert_eq!(file["peer"][0]["streams"].as_integer(), Some(8), "{text}");
         assert_eq!(file["tls"]["key"].as_str(), Some("pg2.key"), "{text}");
         let options = GatewayOptions { transport: Some("udt".into()), security: Some("none".into()), ..options };
         let text = configuration(&Scenario::sc09(), 2, &addresses(2), Path::new("/run/pg2.socket"), &options);

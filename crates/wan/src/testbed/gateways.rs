@@ -24,6 +24,9 @@ pub struct GatewayOptions {
     pub transport: Option<String>,
     /// What protects the connections between gateways, by its name in their configuration; nothing if nothing is said.
     pub security: Option<String>,
+    /// Connections of each hop between gateways; one if nothing is said.
+    #[serde(default)]
+    pub streams: Option<u16>,
     /// With them the gateways take QUIC and, on the next port, UDT beside TCP, and the ends' programs have certificates of their
     /// own to show; a transport or protection may need them.
     pub certificates: Option<Certificates>,

@@ -1,0 +1,413 @@
+//! The connections of a bundle as a relay sees them: one end of a session, whose bytes they share (S1, P22).
+//!
+//! Each lane has its own [`Framing`], and is given a whole carrier at a time, which it keeps until the frame is sent: a lane that
+//! is slow holds up its own frame and nobody else's. Where all lanes have one under way, the bundle takes no more, and so a
+//! direction of it holds as many carriers as there are lanes. Incoming frames wait in the transport until their bytes are next
+//! ([`Gather`]).
+
+use super::end::{End, Taken};
+use super::failure::Failure;
+use super::framing::{Framing, Incoming};
+use super::parting;
+use crate::bundle::{Lender, Newcomer, Roster};
+use phoebus_net::{Carrier, Stats, Stream};
+use phoebus_proto::session::bundle::{FRAME, Gather, Next, Scatter};
+use phoebus_proto::session::frame::Role;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// The least that a lane is given at a time, where there is as much: for less, headers and system calls would show.
+const FRAME_MIN: usize = 16 << 10;
+
+/// The connections of one hop.
+pub(crate) struct Lanes {
+    role: Role,
+    lanes: Vec<Lane>,
+    scatter: Scatter,
+    gather: Gather,
+    roster: Arc<Roster>,
+    /// This side's stream has ended.
+    shut: bool,
+    /// So has the peer's, and it was passed on.
+    passed_on: bool,
+}
+
+struct Lane {
+    stream: Arc<Stream>,
+    framing: Framing,
+    /// What is left of the frame under way, and where it lies in the stream.
+    sending: Option<(u64, Carrier)>,
+    failed: Pin<Box<dyn Future<Output = io::Error> + Send>>,
+    /// None for the connection on which the session was opened.
+    lender: Option<Lender>,
+    /// It failed when everything about the session had been said on another.
+    lost: bool,
+    /// The end of the peer's stream was acknowledged on it.
+    acknowledged: bool,
+    /// When it joined.
+    start: Box<Stats>,
+}
+
+impl Lane {
+    fn new(stream: Arc<Stream>, role: Role, lender: Option<Lender>) -> Self {
+        let watched = stream.clone();
+        Self {
+            start: Box::new(stream.stats().unwrap_or_default()),
+            stream,
+            framing: Framing::striped(role),
+            sending: None,
+            failed: Box::pin(async move { watched.failed().await }),
+            lender,
+            lost: false,
+            acknowledged: false,
+        }
+    }
+
+    /// Ready when it can be given a frame.
+    fn poll_free(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        if self.sending.is_some() || self.lost {
+            return Poll::Pending;
+        }
+        ready!(self.poll_send(cx, &mut |_| {}))?;
+        self.stream.poll_write_ready(cx).map_err(Into::into)
+    }
+
+    /// Sends what is due and what is left of the frame under way.
+    fn poll_send(&mut self, cx: &mut Context<'_>, sent: &mut dyn FnMut(usize)) -> Poll<Result<(), Failure>> {
+        loop {
+            let result = self.framing.try_flush(&self.stream).and_then(|()| match &mut self.sending {
+                Some((_, carrier)) if !carrier.is_empty() => {
+                    let n = carrier.drain(&self.stream)?;
+                    self.framing.paid(n);
+                    sent(n);
+                    Ok(false)
+                }
+                _ => Ok(true),
+            });
+            match result {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.sending = None;
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(self.stream.poll_write_ready(cx))?,
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+}
+
+impl Lanes {
+    /// Of the one connection that there is at first; others come by way of `roster`.
+    pub(crate) fn new(first: Arc<Stream>, role: Role, roster: Arc<Roster>) -> Self {
+        let mut lanes = Self {
+            role,
+            lanes: Vec::new(),
+            scatter: Scatter::default(),
+            gather: Gather::default(),
+            roster,
+            shut: false,
+            passed_on: false,
+        };
+        lanes.gather.join();
+        lanes.lanes.push(Lane::new(first, role, None));
+        lanes
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// See [`End::poll_members`].
+    pub(super) fn poll_members(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut joined: impl FnMut(&Arc<Stream>),
+    ) -> Result<(), Failure> {
+        for Newcomer { stream, lender } in self.roster.arrived(cx) {
+            // Nobody else holds it, so that it can be watched by this thread alone.
+            let stream = match Arc::try_unwrap(stream).map(Stream::rehome) {
+                Ok(stream) => Arc::new(stream?),
+                Err(shared) => shared,
+            };
+            joined(&stream);
+            let mut lane = Lane::new(stream, self.role, Some(lender));
+            if self.shut {
+                lane.framing.begin_end(&self.scatter)?;
+            }
+            self.gather.join();
+            self.lanes.push(lane);
+        }
+        for number in 0..self.lanes.len() {
+            if !self.lanes[number].lost
+                && let Poll::Ready(error) = self.lanes[number].failed.as_mut().poll(cx)
+            {
+                self.lose(number, error.into())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`End::poll_take`].
+    pub(super) fn poll_take(
+        &mut self,
+        cx: &mut Context<'_>,
+        carrier: &mut Option<Carrier>,
+        fresh: impl Fn(&Stream) -> Carrier,
+        max: usize,
+    ) -> Poll<Result<Taken, Failure>> {
+        loop {
+            let (number, len) = match self.gather.next(self.roster.is_complete())? {
+                Next::End => return Poll::Ready(Ok(Taken::End)),
+                Next::Payload { lane, len } => (lane, len as usize),
+                Next::Wait => {
+                    ready!(self.poll_headers(cx))?;
+                    continue;
+                }
+            };
+            let lane = &mut self.lanes[number];
+            ready!(lane.stream.poll_read_ready(cx))?;
+            // The last one came from another lane, which may have been further in its handshake.
+            let _ = carrier.take_if(|carrier| !carrier.suits(&lane.stream));
+            match carrier.get_or_insert_with(|| fresh(&lane.stream)).fill(&lane.stream, len.min(max)) {
+                Ok(0) => return Poll::Ready(Err(Failure::Io(io::ErrorKind::UnexpectedEof.into()))),
+                Ok(n) => {
+                    lane.framing.took(n);
+                    self.gather.took(number, u32::try_from(n).unwrap_or(u32::MAX));
+                    return Poll::Ready(Ok(Taken::Bytes));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+
+    /// Reads the next header of every lane whose bytes were taken. Ready when one has come.
+    fn poll_headers(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let mut come = false;
+        for number in 0..self.lanes.len() {
+            if !self.gather.wants(number) || self.lanes[number].lost {
+                continue;
+            }
+            match self.lanes[number].poll_incoming(cx) {
+                Poll::Pending => {}
+                Poll::Ready(incoming) => {
+                    come = true;
+                    match incoming {
+                        Ok(incoming) => self.heed(number, incoming)?,
+                        Err(failure) => self.lose(number, failure)?,
+                    }
+                }
+            }
+        }
+        if come { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn heed(&mut self, number: usize, incoming: Incoming) -> Result<(), Failure> {
+        let lane = &mut self.lanes[number];
+        let position = lane.framing.position();
+        match incoming {
+            Incoming::Payload(len) => {
+                let announced = u32::try_from(len).unwrap_or(u32::MAX);
+                self.gather.data(number, position - u64::from(announced), announced)?;
+            }
+            Incoming::End => {
+                self.gather.shutdown(number, position)?;
+                if self.passed_on {
+                    lane.acknowledge();
+                }
+            }
+            Incoming::Over => {}
+        }
+        Ok(())
+    }
+
+    /// See [`End::poll_give`]. Pending while every lane has a frame under way.
+    pub(super) fn poll_give(
+        &mut self,
+        cx: &mut Context<'_>,
+        carrier: &mut Option<Carrier>,
+        sent: &mut dyn FnMut(usize),
+    ) -> Poll<Result<(), Failure>> {
+        // What follows need not wait for what is under way.
+        let _ = self.poll_under_way(cx, sent)?;
+        let Some(full) = carrier.take_if(|carrier| !carrier.is_empty()) else { return Poll::Ready(Ok(())) };
+        let Self { lanes, scatter, .. } = self;
+        let mut failure = None;
+        let chosen = scatter.choose(lanes.len(), |number| match lanes[number].poll_free(cx) {
+            Poll::Ready(Err(why)) => failure.replace(why).is_some(),
+            free => free.is_ready() && full.suits(&lanes[number].stream),
+        });
+        match (failure, chosen) {
+            (Some(failure), _) => Poll::Ready(Err(failure)),
+            (None, None) => {
+                *carrier = Some(full);
+                Poll::Pending
+            }
+            (None, Some(number)) => {
+                let offset = scatter.position();
+                let lane = &mut lanes[number];
+                lane.framing.begin_part(scatter, full.len())?;
+                lane.sending = Some((offset, full));
+                let _ = lane.poll_send(cx, sent)?;
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    /// Goes on with the frames under way, the first in the stream first: where lanes share a buffer, the one that the peer waits
+    /// for gets its room. Ready when there are none.
+    fn poll_under_way(&mut self, cx: &mut Context<'_>, sent: &mut dyn FnMut(usize)) -> Poll<Result<(), Failure>> {
+        let mut after = 0;
+        let mut idle = true;
+        loop {
+            let next = self.lanes.iter_mut().filter_map(|lane| {
+                let (offset, _) = lane.sending.as_ref()?;
+                (*offset >= after).then_some((*offset, lane))
+            });
+            let Some((offset, lane)) = next.min_by_key(|(offset, _)| *offset) else { break };
+            after = offset + 1;
+            idle &= lane.poll_send(cx, sent)?.is_ready();
+        }
+        if idle { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// See [`End::poll_shutdown`].
+    pub(super) fn poll_shutdown(
+        &mut self,
+        cx: &mut Context<'_>,
+        sent: &mut dyn FnMut(usize),
+    ) -> Poll<Result<(), Failure>> {
+        ready!(self.poll_under_way(cx, sent))?;
+        ready!(self.poll_dues(cx))?;
+        if !self.shut {
+            self.shut = true;
+            for lane in self.lanes.iter_mut().filter(|lane| !lane.lost) {
+                lane.framing.begin_end(&self.scatter)?;
+            }
+        }
+        self.poll_dues(cx)
+    }
+
+    /// See [`End::acknowledge`].
+    pub(super) fn acknowledge(&mut self) {
+        self.passed_on = true;
+        self.lanes.iter_mut().for_each(Lane::acknowledge);
+    }
+
+    /// See [`End::poll_dues`].
+    pub(super) fn poll_dues(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let mut done = true;
+        for number in 0..self.lanes.len() {
+            let lane = &mut self.lanes[number];
+            if lane.sending.is_some() || lane.lost {
+                continue;
+            }
+            match lane.poll_send(cx, &mut |_| {}) {
+                Poll::Ready(Err(failure)) => self.lose(number, failure)?,
+                sent => done &= sent.is_ready(),
+            }
+        }
+        if done { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// See [`End::poll_rest`].
+    pub(super) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let mut done = true;
+        for number in 0..self.lanes.len() {
+            while !self.lanes[number].lost {
+                match self.lanes[number].poll_incoming(cx) {
+                    Poll::Ready(Ok(Incoming::Over)) => break,
+                    Poll::Ready(Ok(incoming)) => self.heed(number, incoming)?,
+                    Poll::Ready(Err(failure)) => self.lose(number, failure)?,
+                    Poll::Pending => {
+                        done = false;
+                        break;
+                    }
+                }
+            }
+        }
+        if done { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// Whether nothing is left to be said or heard about the session, and nobody is on the way in.
+    pub(super) fn is_over(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.lost || lane.framing.is_over()) && self.roster.close()
+    }
+
+    /// A lane has failed, and the session with it, unless all was said about that on another.
+    fn lose(&mut self, number: usize, failure: Failure) -> Result<(), Failure> {
+        let settled = self.lanes.iter().any(|lane| !lane.lost && lane.framing.is_over());
+        if !settled || matches!(failure, Failure::Told { .. }) {
+            return Err(failure);
+        }
+        self.lanes[number].lost = true;
+        Ok(())
+    }
+
+    /// Why the peer has gone, if it said so on any lane before it went.
+    pub(super) fn last_words(&mut self) -> Option<Failure> {
+        self.lanes.iter_mut().find_map(|lane| lane.framing.last_words(&lane.stream))
+    }
+
+    /// What the lanes beside the first have done.
+    pub(crate) fn stats(&self) -> Stats {
+        let further = self.lanes.iter().skip(1).filter_map(|lane| Some(lane.stream.stats().ok()?.since(&lane.start)));
+        further.fold(Stats::default(), |sum, stats| sum.with(&stats))
+    }
+
+    /// How many bytes a lane is given at a time, so that all together hold about `hold`.
+    pub(super) fn frame(&self, hold: usize) -> usize {
+        (hold / self.lanes.len().max(1)).clamp(FRAME_MIN, FRAME)
+    }
+
+    /// After a session that has ended: gives the lanes beside the first back.
+    pub(crate) fn give_back(self) {
+        for Lane { stream, failed, lender, lost, .. } in self.lanes {
+            drop(failed);
+            if let Some(lender) = lender
+                && !lost
+            {
+                lender.give_back(stream);
+            }
+        }
+    }
+
+    /// After a session that has failed for `reason`: clears all lanes of it, each by itself, and gives back those that are free
+    /// then. Returns the first, if it is.
+    pub(super) async fn part(self, reason: &[u8]) -> Option<Arc<Stream>> {
+        let Self { lanes, roster, .. } = self;
+        roster.give_up();
+        let mut lanes = lanes.into_iter().map(|lane| {
+            // Who watches holds the connection as well.
+            let Lane { stream, framing, sending, lender, .. } = lane;
+            (End::framed_as(stream, framing), sending.map(|(_, carrier)| carrier), lender)
+        });
+        let first = lanes.next();
+        for (end, carrier, lender) in lanes {
+            let reason = reason.to_vec();
+            tokio::spawn(async move {
+                if let (Some(stream), Some(lender)) = (parting::framed(end, carrier, &reason).await, lender) {
+                    lender.give_back(stream);
+                }
+            });
+        }
+        let (end, carrier, _) = first?;
+        parting::framed(end, carrier, reason).await
+    }
+}
+
+impl Lane {
+    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Result<Incoming, Failure>> {
+        self.framing.poll_incoming(&self.stream, cx)
+    }
+
+    /// Confirms the end of the peer's stream, if it has come here; once.
+    fn acknowledge(&mut self) {
+        if self.framing.has_ended() && !std::mem::replace(&mut self.acknowledged, true) {
+            self.framing.acknowledge();
+        }
+    }
+}
