@@ -199,6 +199,11 @@ impl Bed {
         Ok(())
     }
 
+    /// The gateway on `host`, once it was started.
+    pub(crate) fn gateway(&mut self, host: &str) -> Option<&mut phoebus_wan::testbed::Gateway> {
+        self.gateways.as_mut()?.get(host)
+    }
+
     /// The processes of the gateways, once they were started.
     pub(crate) fn gateway_pids(&mut self) -> Vec<u32> {
         self.gateways.iter_mut().flat_map(Gateways::report).map(|gateway| gateway.pid).collect()

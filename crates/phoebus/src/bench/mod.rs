@@ -11,9 +11,11 @@
 //! holds, so that a long one can be done in parts.
 
 mod bed;
+mod bottleneck;
 mod conditions;
 mod emulator;
 mod engine;
+mod fairness;
 mod flows;
 mod gateway;
 mod haproxy;
@@ -22,10 +24,12 @@ mod iperf;
 mod latency;
 mod libudt;
 mod loopback;
+mod narrow;
 mod peer;
 mod plot;
 mod process;
 mod quinn;
+mod rate;
 mod relay;
 mod report;
 mod results;
@@ -67,6 +71,12 @@ enum BenchCommand {
     Udt(loopback::UdtArgs),
     /// What a transfer costs its client: UDT direct, and UDT behind a gateway.
     Cpu(transports::CpuArgs),
+    /// Flows over time on a narrow WAN: among nine competing ones, and alone on a circuit, at its rate or not.
+    Bottleneck(bottleneck::BottleneckArgs),
+    /// UDT and QUIC beside TCP on one bottleneck.
+    Fairness(fairness::FairnessArgs),
+    /// Rates, as the link counts them: of one and of several sessions, before and after a change.
+    Rate(rate::RateArgs),
     /// The emulated links against their own settings.
     Emulator(emulator::EmulatorArgs),
     /// The programs that experiments run.
@@ -130,6 +140,9 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Relay(args) => measure(&relay::Relay::new(&args), &args.common),
         BenchCommand::Cpu(args) => measure(&transports::Cpu::new(&args), &args.common),
         BenchCommand::Udt(args) => measure(&loopback::Loopback::new(&args)?, &args.common),
+        BenchCommand::Bottleneck(args) => measure_once(&bottleneck::Bottleneck::new(&args), &args.common),
+        BenchCommand::Fairness(args) => measure(&fairness::Fairness::new(&args), &args.common),
+        BenchCommand::Rate(args) => measure(&rate::RateHeld::new(&args), &args.common),
         BenchCommand::Emulator(args) => {
             let store = prepare("emulator", &args.common)?;
             let (results, report) = emulator::run(&args, &store)?;
@@ -145,6 +158,11 @@ fn measure<E: Experiment>(experiment: &E, common: &Common) -> anyhow::Result<Exi
     let options = Options { runs: common.runs(), only: common.only.clone(), resume: common.resume };
     let results = engine::run(experiment, &options, &store)?;
     publish(&results, &experiment.report(&results), &store, common)
+}
+
+/// As [`measure`], without repetition unless that is asked for: what lasts minutes.
+fn measure_once<E: Experiment>(experiment: &E, common: &Common) -> anyhow::Result<ExitCode> {
+    measure(experiment, &Common { runs: common.runs.or(Some(1)), ..common.clone() })
 }
 
 fn prepare(experiment: &str, common: &Common) -> anyhow::Result<Store> {

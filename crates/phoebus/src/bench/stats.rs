@@ -59,6 +59,13 @@ impl Summary {
     }
 }
 
+/// Jain's index of fairness: 1 where all are equal, and the part of them that has something where the rest have nothing.
+pub(crate) fn jain(values: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum, squares) =
+        values.fold((0.0, 0.0, 0.0), |(n, sum, squares), v| (n + 1.0, sum + v, squares + v * v));
+    if squares > 0.0 { sum * sum / (count * squares) } else { 0.0 }
+}
+
 /// `value` with about three digits that count, and no more than three after the point.
 pub(crate) fn rounded(value: f64) -> String {
     format!("{value:.digits$}", digits = digits(value))
@@ -104,6 +111,13 @@ mod tests {
         assert_eq!(Summary::of(&[]), None);
         assert_eq!(Summary::of(&[1.0, f64::NAN]), None);
         assert_eq!(Summary::of(&[f64::INFINITY]), None);
+    }
+
+    #[test]
+    fn fairness_is_between_a_part_and_one() {
+        assert_eq!(jain([5.0, 5.0, 5.0].into_iter()), 1.0);
+        assert_eq!(jain([8.0, 0.0, 0.0, 0.0].into_iter()), 0.25);
+        assert_eq!(jain([0.0].into_iter()), 0.0);
     }
 
     #[test]

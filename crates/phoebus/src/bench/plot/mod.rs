@@ -1,4 +1,4 @@
-//! Plots as SVG: bars side by side, or lines with markers, each value with its spread.
+//! Plots as SVG: bars side by side, lines with markers, each value with its spread, or traces over time.
 //!
 //! A [`Chart`] says what is shown; [`Chart::to_svg`] draws it. The files stand alone: no script, no style sheet, fonts by
 //! family, a white ground, colours that people with any colour vision can tell apart (Okabe and Ito's), a legend.
@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     Bars,
     /// Points joined by lines.
     Lines,
+    /// Thin lines alone, for many values: flows over time. Series of one name are one in the legend.
+    Traces,
 }
 
 /// One axis.

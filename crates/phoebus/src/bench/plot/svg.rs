@@ -31,6 +31,7 @@ impl Chart {
         match self.kind {
             Kind::Bars => canvas.bars(&self.series, &x, &y),
             Kind::Lines => canvas.lines(&self.series, &x, &y),
+            Kind::Traces => canvas.traces(&self.series, &x, &y),
         }
         canvas.marks(&self.marks, &y);
         canvas.legend(&self.series);
@@ -86,7 +87,7 @@ impl Canvas {
         }
         for (value, text) in &x.ticks {
             let Some(at) = across(x, *value) else { continue };
-            if chart.kind == Kind::Lines {
+            if chart.kind != Kind::Bars {
                 self.line([at, bottom], [at, bottom + 5.0], INK, 1.0, "");
             }
             self.text(at, bottom + 19.0, "middle", 12.0, "", text);
@@ -121,23 +122,35 @@ impl Canvas {
         }
     }
 
+    fn traces(&mut self, series: &[Series], x: &Fitted, y: &Fitted) {
+        for one in series {
+            self.path(one, x, y, 1.3);
+        }
+    }
+
+    /// The line through the values of a series; returns where they are.
+    fn path(&mut self, one: &Series, x: &Fitted, y: &Fitted, width: f64) -> Vec<[f64; 2]> {
+        let at = |p: &Point| Some([across(x, p.x)?, down(y, p.y)?]);
+        let places: Vec<_> = one.points.iter().filter_map(at).collect();
+        let path: Vec<_> = places.iter().map(|[x, y]| format!("{x:.1},{y:.1}")).collect();
+        let colour = one.colour.hex();
+        self.put(format_args!(
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"/>",
+            path.join(" ")
+        ));
+        places
+    }
+
     fn lines(&mut self, series: &[Series], x: &Fitted, y: &Fitted) {
         for (number, one) in series.iter().enumerate() {
-            let at = |p: &Point| Some([across(x, p.x)?, down(y, p.y)?]);
-            let places: Vec<_> = one.points.iter().filter_map(at).collect();
-            let path: Vec<_> = places.iter().map(|[x, y]| format!("{x:.1},{y:.1}")).collect();
-            let colour = one.colour.hex();
-            self.put(format_args!(
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-                path.join(" ")
-            ));
+            let places = self.path(one, x, y, 2.0);
             for point in &one.points {
                 if let Some(middle) = across(x, point.x) {
                     self.whisker(middle, 4.0, point, y);
                 }
             }
             for place in places {
-                self.marker(number, place, colour);
+                self.marker(number, place, one.colour.hex());
             }
         }
     }
@@ -181,6 +194,8 @@ impl Canvas {
     /// Below the marks' texts, from the bottom up, so that neither covers the other.
     fn legend(&mut self, series: &[Series]) {
         let x = WIDTH - RIGHT + 14.0;
+        let is_new = |(place, one): &(usize, &Series)| series[..*place].iter().all(|other| other.name != one.name);
+        let series: Vec<_> = series.iter().enumerate().filter(is_new).map(|(_, one)| one).collect();
         let first = HEIGHT - BOTTOM - 6.0 - 20.0 * series.len().saturating_sub(1) as f64;
         for (number, one) in series.iter().enumerate() {
             let y = first + 20.0 * number as f64;
@@ -282,7 +297,7 @@ mod tests {
 
     #[test]
     fn every_element_is_closed_and_inside_the_canvas() {
-        for kind in [Kind::Bars, Kind::Lines] {
+        for kind in [Kind::Bars, Kind::Lines, Kind::Traces] {
             let svg = chart(kind, Scale::Categories(vec!["a".into(), "b".into()]), Scale::Linear).to_svg();
             for tag in ["svg", "text", "title"] {
                 assert_eq!(svg.matches(&format!("<{tag}")).count(), svg.matches(&format!("</{tag}>")).count(), "{tag}");

@@ -1,0 +1,290 @@
+//! `phoebus bench fairness`: UDT and QUIC beside TCP on one bottleneck, one to three flows of each, all bare and begun at once
+//! (U17; Tables 2 and 3 of the paper on UDT in XIO, where UDT yields to TCP).
+
+use super::Common;
+use super::bed::Bed;
+use super::engine::{Experiment, Label};
+use super::flows::{self, Sink};
+use super::narrow::{self, Count, OVERFLOW};
+use super::peer::Flow;
+use super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
+use super::process;
+use super::report::Report;
+use super::results::{Metric, Reading, Results};
+use super::stats::{Summary, jain};
+use super::table::Table;
+use super::wan;
+use anyhow::{Context, anyhow};
+use phoebus_proto::units::{BitRate, Probability, Span};
+use std::thread;
+use std::time::Duration;
+
+/// Options of the experiment.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FairnessArgs {
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// How many flows of each [default: 1,2,3].
+    #[arg(long, value_delimiter = ',', value_name = "COUNT", default_value = "1,2,3")]
+    flows: Vec<u32>,
+    /// Length of each measurement [default: 30, with --quick 10].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(5..=3600))]
+    seconds: Option<u64>,
+    /// Capacity of the bottleneck.
+    #[arg(long, default_value = "500mbit", value_name = "RATE")]
+    capacity: BitRate,
+    /// Its round trip.
+    #[arg(long, default_value = "40ms", value_name = "TIME")]
+    rtt: Span,
+}
+
+/// The experiment.
+pub(super) struct Fairness {
+    counts: Vec<u32>,
+    seconds: u64,
+    capacity: BitRate,
+    rtt: Span,
+    seed: u64,
+}
+
+/// What is compared: a carrier's words for [`super::peer`], and its colour.
+struct Row {
+    id: &'static str,
+    title: &'static str,
+    words: &'static [&'static str],
+    colour: Colour,
+}
+
+const ROWS: [Row; 4] = [
+    Row { id: "udt-native", title: "UDT, native", words: &["udt", "--cc", "native"], colour: Colour::Sky },
+    Row { id: "udt", title: "UDT, model", words: &["udt"], colour: Colour::Vermilion },
+    Row { id: "quic", title: "QUIC, model", words: &["quic"], colour: Colour::Purple },
+    Row { id: "tcp-bbr", title: "TCP, bbr", words: &["tcp", "--cc", "bbr"], colour: Colour::Grey },
+];
+/// TCP that they meet.
+const CONTROLS: [&str; 2] = ["cubic", "bbr"];
+
+/// Mbit/s of one flow of the row, on average.
+const OWN: Metric = Metric { name: "each", unit: "Mbit/s" };
+/// Mbit/s of one flow of TCP, on average.
+const TCP: Metric = Metric { name: "each TCP", unit: "Mbit/s" };
+/// Jain's index over all flows.
+const JAIN: Metric = Metric { name: "Jain index", unit: "1" };
+/// Mbit/s of all flows.
+const ALL: Metric = Metric { name: "all", unit: "Mbit/s" };
+
+/// Set-up and end of a measurement, beside its length.
+const AROUND: Duration = Duration::from_secs(4);
+/// The part of a measurement that does not count: until all have found their rates.
+const RAMP: f64 = 0.25;
+
+impl Fairness {
+    /// The experiment that `args` ask for.
+    pub(super) fn new(args: &FairnessArgs) -> Self {
+        Self {
+            counts: args.flows.clone(),
+            seconds: args.seconds.unwrap_or(if args.common.quick { 10 } else { 30 }),
+            capacity: args.capacity,
+            rtt: args.rtt,
+            seed: args.common.seed,
+        }
+    }
+
+    fn all_points(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        CONTROLS.into_iter().flat_map(|control| self.counts.iter().map(move |count| (control, *count)))
+    }
+
+    /// The mean of a flow over what counts of it, in Mbit/s.
+    fn mean(&self, flow: &Flow) -> f64 {
+        let seconds = usize::try_from(self.seconds).unwrap_or(usize::MAX);
+        let from = (seconds as f64 * RAMP) as usize;
+        let bytes: u64 = flow.taken.intervals.iter().take(seconds).skip(from).sum();
+        bytes as f64 * 8e-6 / (seconds - from).max(1) as f64
+    }
+}
+
+fn point_id(control: &str, count: u32) -> String {
+    format!("{control} {count}")
+}
+
+impl Experiment for Fairness {
+    type Bed = Bed;
+
+    fn name(&self) -> &'static str {
+        "fairness"
+    }
+
+    fn points(&self) -> Vec<Label> {
+        let label =
+            |(control, count)| Label::new(point_id(control, count), format!("{count} of each, TCP under {control}"));
+        self.all_points().map(label).collect()
+    }
+
+    fn rows(&self) -> Vec<Label> {
+        ROWS.iter().map(|row| Label::new(row.id, row.title)).collect()
+    }
+
+    fn expected(&self, _: &str, _: &str) -> Duration {
+        Duration::from_secs(self.seconds) + AROUND
+    }
+
+    fn set_up(&self, _: &str) -> anyhow::Result<Bed> {
+        let bed = Bed::bare(&wan::path(self.rtt, Probability::default(), self.seed, "bbr"))?;
+        narrow::narrow(&bed, self.capacity, self.rtt)?;
+        Ok(bed)
+    }
+
+    fn conditions(&self, bed: &Bed) -> Vec<(String, String)> {
+        let (capacity, rtt, seconds) = (self.capacity, self.rtt, self.seconds);
+        let mut all = vec![
+            ("bottleneck".into(), format!("{capacity}, round trip {rtt}, a queue of one round trip, no loss")),
+            ("flows".into(), format!("{seconds} s from pg1 to pg2, memory to memory, the last three quarters count")),
+        ];
+        all.extend(wan::conditions(bed, self.seed));
+        all
+    }
+
+    fn measure(&self, bed: &mut Bed, point: &str, row: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+        let row = ROWS.iter().find(|one| one.id == row).ok_or_else(|| anyhow!("there is no row {row}"))?;
+        let (control, count) =
+            self.all_points().find(|(control, count)| point_id(control, *count) == point).context("no such point")?;
+        let tcp = ["tcp", "--cc", control];
+        let at = bed.address("pg2")?;
+        let sinks = [&row.words[..1], &tcp[..1]].map(|words| Sink::start(&bed.testbed, "pg2", at, words));
+        let [own, others] = sinks;
+        let sinks = [own?, others?];
+        let time = format!("{}s", self.seconds);
+        let mut commands = Vec::new();
+        for _ in 0..count {
+            for (words, sink) in [row.words, &tcp].into_iter().zip(&sinks) {
+                commands.push(flows::client(&bed.testbed, "pg1", words, sink.at, &["--time", &time])?);
+            }
+        }
+        let before = Count::now(bed)?;
+        let run = |command| -> anyhow::Result<f64> {
+            let line = process::run("a flow", command, limit)?;
+            Ok(self.mean(&serde_json::from_str(&line).context("the flow printed no result")?))
+        };
+        let means = thread::scope(|scope| {
+            let threads: Vec<_> = commands.into_iter().map(|command| scope.spawn(|| run(command))).collect();
+            let failed = |_| anyhow!("the thread of a flow has failed");
+            threads.into_iter().map(|thread| thread.join().map_err(failed)?).collect::<anyhow::Result<Vec<_>>>()
+        })?;
+        let overflow = Count::now(bed)?.overflow_since(&before);
+        let mut readings = summed(&means);
+        readings.push((OVERFLOW, overflow));
+        Ok(readings)
+    }
+
+    fn report(&self, results: &Results) -> Report {
+        let method = format!(
+            "Flows between the ends of a link of {} and {}, begun at once: the row's and as many of TCP. The cells are Mbit/s of \
+             one flow of the row / of one of TCP (medians of the means), and Jain's index over all flows.",
+            self.capacity, self.rtt
+        );
+        let mut report = Report { title: "Fairness".into(), method, ..Report::default() };
+        for control in CONTROLS {
+            let tried = |row: &&Row| self.counts.iter().any(|count| results.tried(&point_id(control, *count), row.id));
+            let rows: Vec<_> = ROWS.iter().filter(tried).collect();
+            if !rows.is_empty() {
+                report.tables.push(self.table(results, control, &rows));
+                report.charts.push((control.to_owned(), self.chart(results, control, &rows)));
+            }
+        }
+        report
+    }
+}
+
+/// Flows of the row and of TCP take turns.
+fn summed(means: &[f64]) -> Vec<Reading> {
+    let mean = |first: usize| {
+        let of: Vec<f64> = means.iter().skip(first).step_by(2).copied().collect();
+        of.iter().sum::<f64>() / of.len().max(1) as f64
+    };
+    vec![(OWN, mean(0)), (TCP, mean(1)), (JAIN, jain(means.iter().copied())), (ALL, means.iter().sum())]
+}
+
+impl Fairness {
+    fn table(&self, results: &Results, control: &str, rows: &[&Row]) -> Table {
+        let heads = self.counts.iter().flat_map(|count| [format!("{count} + {count}"), "Jain".into(), "all".into()]);
+        let mut table = Table::new(
+            format!("Against TCP under {control}: Mbit/s each / each TCP, Jain's index, Mbit/s in all"),
+            std::iter::once(String::new()).chain(heads),
+        );
+        for row in rows {
+            let cells = self.counts.iter().flat_map(|count| {
+                let point = point_id(control, *count);
+                let median = |metric| {
+                    results
+                        .summary(&point, row.id, metric)
+                        .map_or_else(|| "–".into(), |s| super::stats::rounded(s.median))
+                };
+                let each = format!("{} / {}", median(OWN), median(TCP));
+                [each, results.cell(&point, row.id, JAIN, Summary::with_extremes), median(ALL)]
+            });
+            table.row(std::iter::once(row.title.to_owned()).chain(cells));
+        }
+        table
+    }
+
+    /// For every number of flows: each row, and beside it the TCP that it met.
+    fn chart(&self, results: &Results, control: &str, rows: &[&Row]) -> Chart {
+        let series = |row: &&Row, metric: Metric, name: String, colour| {
+            let point = |(place, count): (usize, &u32)| {
+                Some(Point::of(place as f64, &results.summary(&point_id(control, *count), row.id, metric)?))
+            };
+            Series { name, colour, points: self.counts.iter().enumerate().filter_map(point).collect() }
+        };
+        let both = |row: &&Row| {
+            [
+                series(row, OWN, row.title.to_owned(), row.colour),
+                series(row, TCP, format!("TCP beside {}", row.id), Colour::LightGrey),
+            ]
+        };
+        let categories = self.counts.iter().map(|count| format!("{count} + {count} flows")).collect();
+        Chart {
+            title: format!("UDT and QUIC beside TCP under {control}"),
+            subtitle: format!("{}, {}; one flow of each kind, medians with extremes", self.capacity, self.rtt),
+            kind: Kind::Bars,
+            x: Axis::new("flows", Scale::Categories(categories)),
+            y: Axis::new("Mbit/s each", Scale::Linear),
+            series: rows.iter().flat_map(both).collect(),
+            marks: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: FairnessArgs,
+    }
+
+    #[test]
+    fn tables_and_drawings_show_both_sides() {
+        let fairness = Fairness::new(&Cli::parse_from(["fairness", "--flows", "2"]).args);
+        let mut results = Results::of("fairness");
+        // Two of each, taking turns.
+        results.add("bbr 2", "quic", 1, &summed(&[100.0, 30.0, 140.0, 10.0]));
+        let report = fairness.report(&results);
+        assert_eq!(report.tables.len(), 1);
+        assert_eq!(report.tables[0].rows, [["QUIC, model", "120 / 20.0", "0.643", "280"]]);
+        assert_eq!(report.charts[0].1.series.iter().map(|s| s.points[0].y).collect::<Vec<_>>(), [120.0, 20.0]);
+    }
+
+    #[test]
+    fn the_start_of_a_flow_does_not_count() {
+        let fairness = Fairness::new(&Cli::parse_from(["fairness", "--seconds", "8"]).args);
+        let taken = super::super::peer::Taken {
+            intervals: [0, 0].into_iter().chain([2_500_000; 9]).collect(),
+            ..Default::default()
+        };
+        let flow = Flow { connect: 0.0, client_cpu: 0.0, server_cpu: 0.0, client_memory: 0, taken, packets: None };
+        assert!((fairness.mean(&flow) - 20.0).abs() < 1e-9);
+    }
+}
