@@ -53,7 +53,7 @@ pub struct Profile {
     /// ([`Change::Rate`](crate::transport::Change::Rate)). No bound by default.
     pub rate: Option<BitRate>,
     /// Largest IP packet of UDT, in bytes, its header included. 1500 by default, or what the first link carries if that is
-    /// less: nothing finds out what the path carries.
+    /// less. If the path carries less, the handshake finds out; what carries more has to be said.
     pub mss: Option<u32>,
     /// What the segment can carry. Only for advice: with it, buffers that the host's limits keep below the
     /// bandwidth-delay product are reported ([`crate::host`]).

@@ -71,12 +71,14 @@ pub(crate) fn path_mtu(to: SocketAddr) -> Option<u32> {
     u32::try_from(mtu).ok()
 }
 
-/// Lets what does not fit into one IP packet of the path go in fragments.
-pub(crate) fn allow_fragments(fd: BorrowedFd, v6: bool) -> io::Result<()> {
-    let v4 = [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT)];
+/// Lets what does not fit into one IP packet of the path, as far as this host knows it, go in fragments; or refuses it with
+/// `EMSGSIZE`. Routers are asked not to fragment in either case.
+pub(crate) fn allow_fragments(fd: BorrowedFd, v6: bool, allowed: bool) -> io::Result<()> {
+    let or = |yes, no| if allowed { yes } else { no };
+    let v4 = [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, or(libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_DO))];
     let v6_options = [
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT),
-        (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0),
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, or(libc::IPV6_PMTUDISC_WANT, libc::IPV6_PMTUDISC_DO)),
+        (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, or(0, 1)),
     ];
     for (level, option, value) in if v6 { &v6_options[..] } else { &v4[..] } {
         // SAFETY: `fd` is open for the call; the pointer and the length describe `value`, which outlives the call.

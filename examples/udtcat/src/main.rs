@@ -140,13 +140,14 @@ fn report(stream: &Stream, took: Duration) {
     let seconds = took.as_secs_f64().max(1e-9);
     let bytes = stats.bytes_received + stats.bytes_acked;
     eprintln!(
-        "udtcat: received {} and sent {} bytes in {seconds:.3} s, {:.1} Mbit/s; {} packets of {} sent again; \
+        "udtcat: received {} and sent {} bytes in {seconds:.3} s, {:.1} Mbit/s; {} packets of {} sent again, {} bytes each; \
          round trip {:.3} ms, control {}",
         stats.bytes_received,
         stats.bytes_acked,
         bytes as f64 * 8e-6 / seconds,
         stats.retransmits,
         stats.segments_sent,
+        stats.segment_size,
         stats.rtt_us as f64 / 1e3,
         stats.congestion_control,
     );

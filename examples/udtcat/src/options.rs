@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// Only receives.
     #[arg(long, short)]
     pub(crate) receive: bool,
-    /// Largest IP packet, in bytes: 1500, or less if the first link carries less.
+    /// Largest IP packet, in bytes: 1500, or less if the path carries less.
     #[arg(long)]
     pub(crate) mss: Option<u32>,
     /// Most bits per second that are sent, headers included, such as 500mbit.

@@ -247,6 +247,10 @@ impl Driver {
 
     /// Sends a batch that is in `out`, or holds it until there is room; returns why it never will be sent.
     fn send_batch(&mut self, route: Way, transmit: Transmit) -> Option<io::Error> {
+        if transmit.is_probe {
+            self.hub.socket.send_whole(route, &self.out[..transmit.len]);
+            return None;
+        }
         match self.hub.socket.send(route, &self.out[..transmit.len], transmit.segment) {
             Sent::Gone => None,
             Sent::Refused(error) => Some(error),

@@ -103,6 +103,7 @@ impl State {
         let errno = self.fault.unwrap_or(match reason {
             CloseReason::Local => libc::ECONNABORTED,
             CloseReason::Peer => libc::ECONNRESET,
+            CloseReason::Stuck { .. } => libc::EMSGSIZE,
             CloseReason::Refused(_) => libc::ECONNREFUSED,
             CloseReason::ConnectTimeout(_) | CloseReason::Silence(_) | CloseReason::Lingered(_) => libc::ETIMEDOUT,
         });

@@ -62,8 +62,8 @@ impl Socket {
         socket.bind(&addr.into())?;
         let io = UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&io))?;
-        // UDT cannot make its packets smaller once they flow: on a path that carries less they go in fragments.
-        sys::allow_fragments(io.as_fd(), addr.is_ipv6())?;
+        // UDT cannot make its packets smaller once they flow: if the path carries less then, they go in fragments.
+        sys::allow_fragments(io.as_fd(), addr.is_ipv6(), true)?;
         Ok(Self { local: io.local_addr()?, io, state, note })
     }
 
@@ -93,8 +93,11 @@ impl Socket {
         };
         if whole.segment_size.is_none() || self.state.max_gso_segments() > 1 {
             match self.try_send(&whole) {
-                // The kernel has refused to segment: from now on quinn-udp says so.
-                Sent::Refused(_) if whole.segment_size.is_some() && self.state.max_gso_segments() == 1 => {}
+                // The kernel has refused to segment: from now on quinn-udp says so. Or it has heard that the path carries
+                // less than a segment: one by one they go in fragments.
+                Sent::Refused(error)
+                    if whole.segment_size.is_some()
+                        && (self.state.max_gso_segments() == 1 || error.raw_os_error() == Some(libc::EMSGSIZE)) => {}
                 sent => return sent,
             }
         }
@@ -105,6 +108,18 @@ impl Socket {
             }
         }
         Sent::Gone
+    }
+
+    /// Sends one datagram that is not to be fragmented anywhere. Nobody hears of one that is too long.
+    pub(super) fn send_whole(&self, route: Route, bytes: &[u8]) {
+        let v6 = self.local.is_ipv6();
+        if sys::allow_fragments(self.io.as_fd(), v6, false).is_ok() {
+            let Route { to: destination, from: src_ip } = route;
+            let whole = quinn_udp::Transmit { destination, ecn: None, contents: bytes, segment_size: None, src_ip };
+            let _ = self.try_send(&whole);
+        }
+        // What was allowed when the socket was bound is allowed again.
+        let _ = sys::allow_fragments(self.io.as_fd(), v6, true);
     }
 
     /// What has arrived, into as many of `buffers` as it takes; `None` if nothing has.

@@ -12,8 +12,11 @@ use std::time::Duration;
 pub struct Config {
     /// What is carried; both ends must agree.
     pub kind: Kind,
-    /// Largest IP packet, in bytes: 1500, Ethernet's, unless the path is known to carry more. Nothing finds out.
+    /// Largest IP packet, in bytes: 1500, Ethernet's, unless the path is known to carry more.
     pub mss: u32,
+    /// Whether the side that connects finds out if the path carries so much, and does with less if it does not. libudt does
+    /// not help: with it, and in a rendezvous, the MSS holds as it is.
+    pub discover_mss: bool,
     /// Packets that may wait to be sent, or to be acknowledged. 8192 as in libudt, 12 MB: enough for 1 Gbit/s at 95 ms.
     pub send_buffer: u32,
     /// Packets that may wait to be read, or for missing ones before them. 25 600, the most that libudt allows by default:
@@ -80,6 +83,7 @@ impl Default for Config {
         Self {
             kind: Kind::Stream,
             mss: 1500,
+            discover_mss: true,
             send_buffer: 8192,
             receive_buffer: 25_600,
             connect_timeout: Duration::from_secs(3),

@@ -98,6 +98,9 @@ pub struct AckReport {
     pub path: Option<PathReport>,
     /// What acknowledgements of 24 bytes add.
     pub rates: Option<RateReport>,
+    /// What acknowledgements of 28 bytes add, which libudt does not send and takes for ones of 24: the number after the
+    /// last packet that has arrived, whatever is missing before it.
+    pub end: Option<Seq>,
 }
 
 /// A receiver's view of the path and of its buffer.
@@ -235,7 +238,7 @@ fn control(kind: u16, information: u32, rest: &[u8]) -> Result<Body<'_>, PacketE
 }
 
 impl AckReport {
-    /// 24 bytes, 16 or, of what libudt calls light, 4.
+    /// 28 bytes, 24, 16 or, of what libudt calls light, 4.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let next = Seq::new(words::<1>(bytes.first_chunk::<4>()?)[0]);
         let path = bytes.first_chunk::<16>().map(|fields| {
@@ -246,8 +249,9 @@ impl AckReport {
             let [.., receiving, capacity] = words::<6>(fields);
             RateReport { receiving, capacity }
         });
-        // Between the three lengths there is none that could be told from a cut one.
-        matches!(bytes.len(), 4 | 16 | 24..).then_some(Self { next, path, rates })
+        let end = bytes.first_chunk::<28>().map(|fields| Seq::new(words::<7>(fields)[6]));
+        // Between the lengths there is none that could be told from a cut one.
+        matches!(bytes.len(), 4 | 16 | 24..).then_some(Self { next, path, rates, end })
     }
 
     fn encode(&self, out: &mut [u8]) -> Option<usize> {
@@ -256,7 +260,8 @@ impl AckReport {
             (None, _) => write_words(out, &[next]),
             (Some(PathReport { rtt, rtt_var, room }), None) => write_words(out, &[next, rtt, rtt_var, room]),
             (Some(PathReport { rtt, rtt_var, room }), Some(RateReport { receiving, capacity })) => {
-                write_words(out, &[next, rtt, rtt_var, room, receiving, capacity])
+                let len = write_words(out, &[next, rtt, rtt_var, room, receiving, capacity])?;
+                Some(len + self.end.map_or(Some(0), |end| write_words(&mut out[len..], &[end.get()]))?)
             }
         }
     }
@@ -336,15 +341,16 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_come_in_three_lengths() {
+    fn acknowledgements_come_in_four_lengths() {
         let mut wire = [0x80, 2, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7].to_vec();
-        for word in 1..=6u32 {
+        for word in 1..=7u32 {
             wire.extend(word.to_be_bytes());
             let len = wire.len() - HEADER_LEN;
             let decoded = Packet::decode(&wire);
-            if [4, 16, 24].contains(&len) {
+            if [4, 16, 24, 28].contains(&len) {
                 let Ok(Packet { body: Body::Ack { number: 9, report }, .. }) = decoded else { panic!("{decoded:?}") };
-                assert_eq!((report.path.is_some(), report.rates.is_some()), (len >= 16, len == 24));
+                assert_eq!((report.path.is_some(), report.rates.is_some()), (len >= 16, len >= 24));
+                assert_eq!(report.end, (len == 28).then_some(Seq::new(7)));
             } else {
                 assert_eq!(decoded, Err(PacketError::Length { kind: 2, len }));
             }

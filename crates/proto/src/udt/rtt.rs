@@ -59,6 +59,11 @@ impl Rtt {
         self.least.into_iter().flatten().min()
     }
 
+    /// Whether packets seem to wait in a queue: round trips take longer than the least by more than a quarter.
+    pub(super) fn is_queued(&self) -> bool {
+        self.min().is_some_and(|min| self.smoothed > min + (min / 4).max(Duration::from_millis(2)))
+    }
+
     pub(super) fn variation(&self) -> Duration {
         self.variation
     }
@@ -73,9 +78,15 @@ impl Rtt {
         self.smoothed + 4 * self.variation
     }
 
+    /// After how long a repair is overdue: while a queue builds up, round trips grow faster than their average, and where they
+    /// have not varied before, their variation says nothing.
+    pub(super) fn repair_overdue(&self) -> Duration {
+        self.overdue().max(self.smoothed + self.smoothed / 4)
+    }
+
     /// After how long an answer that waits for the peer's timer is overdue.
     pub(super) fn timeout(&self) -> Duration {
-        self.overdue() + 2 * SYN
+        self.repair_overdue() + 2 * SYN
     }
 }
 

@@ -39,6 +39,10 @@ pub(crate) struct Host {
     pub(crate) on_accept: App,
     pub(crate) accepts: bool,
     pub(crate) faults: Faults,
+    /// What the kernel keeps while the process is suspended, and until when it is.
+    inbox: VecDeque<Datagram>,
+    inbox_bytes: usize,
+    pub(crate) runs_at: Duration,
     outbox: VecDeque<Datagram>,
     rng: Rng,
     buf: Vec<u8>,
@@ -85,6 +89,9 @@ impl Host {
             on_accept: App::default(),
             accepts: true,
             faults: Faults::default(),
+            inbox: VecDeque::new(),
+            inbox_bytes: 0,
+            runs_at: Duration::ZERO,
             outbox: VecDeque::new(),
             rng,
             buf: vec![0; 64_000],
@@ -110,12 +117,20 @@ impl Host {
         self.connections.values_mut().for_each(|slot| slot.touched = true);
     }
 
-    fn datagram(&mut self, now: Duration, bytes: &[u8]) {
+    /// What the kernel keeps of what arrives while the process does not run.
+    const INBOX: usize = 8 << 20;
+
+    /// Whether the process is suspended.
+    fn is_suspended(&self, now: Duration) -> bool {
+        now < self.runs_at
+    }
+
+    fn datagram(&mut self, now: Duration, bytes: &[u8], late: bool) {
         let mut answer = [0; 64];
         match self.endpoint.route(now, self.peer, bytes, &mut answer) {
             Route::Connection(socket) => {
                 let Some(slot) = self.connections.get_mut(&socket) else { return };
-                let arrival = if self.faults.batched { Arrival::Batched } else { Arrival::Alone };
+                let arrival = if late || self.faults.batched { Arrival::Batched } else { Arrival::Alone };
                 slot.connection.handle(now, bytes, arrival);
                 slot.touched = true;
             }
@@ -133,12 +148,24 @@ impl Host {
     }
 }
 
+impl Host {
+    fn arrive(&mut self, now: Duration, packet: Datagram) {
+        if !self.is_suspended(now) {
+            return self.datagram(now, &packet.0, false);
+        }
+        self.inbox_bytes += packet.0.len();
+        if self.inbox_bytes <= Self::INBOX {
+            self.inbox.push_back(packet);
+        }
+    }
+}
+
 impl Slot {
     fn drive(&mut self, now: Duration, buf: &mut [u8], outbox: &mut VecDeque<Datagram>) {
         self.touched = false;
         self.connection.handle_timeout(now);
         self.run(now);
-        while let Some(Transmit { len, segment }) = self.connection.poll_transmit(now, buf) {
+        while let Some(Transmit { len, segment, .. }) = self.connection.poll_transmit(now, buf) {
             outbox.extend(buf[..len].chunks(segment).map(|bytes| Datagram(bytes.to_vec())));
             self.run(now);
         }
@@ -181,12 +208,19 @@ impl Node for Host {
             return;
         }
         if self.rng.chance(self.faults.duplicate) {
-            self.datagram(now, &packet.0.clone());
+            self.arrive(now, packet.clone());
         }
-        self.datagram(now, &packet.0);
+        self.arrive(now, packet);
     }
 
     fn poll(&mut self, now: Duration) -> Option<(Port, Datagram)> {
+        if self.is_suspended(now) {
+            return None;
+        }
+        self.inbox_bytes = 0;
+        while let Some(packet) = self.inbox.pop_front() {
+            self.datagram(now, &packet.0, true);
+        }
         if self.outbox.is_empty() {
             for slot in self.connections.values_mut() {
                 if slot.touched || slot.wakeup.is_some_and(|at| at <= now) {
@@ -199,7 +233,10 @@ impl Node for Host {
 
     fn next_wakeup(&self) -> Option<Duration> {
         let next = |slot: &Slot| if slot.touched { Some(Duration::ZERO) } else { slot.wakeup };
-        self.connections.values().filter_map(next).min()
+        let next = self.connections.values().filter_map(next).min();
+        // A process that does not run finds what has arrived when it runs again.
+        let arrived = (!self.inbox.is_empty()).then_some(self.runs_at);
+        next.map(|next| next.max(self.runs_at)).into_iter().chain(arrived).min()
     }
 }
 

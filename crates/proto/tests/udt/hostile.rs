@@ -66,7 +66,7 @@ fn encode(said: &Said, base: Seq, destination: u32, out: &mut [u8]) -> usize {
     let body = match said {
         Said::Ack { ahead, room, rtt } => {
             let path = Some(PathReport { rtt: *rtt, rtt_var: *rtt, room: *room });
-            Body::Ack { number: 3, report: AckReport { next: at(base, *ahead), path, rates: None } }
+            Body::Ack { number: 3, report: AckReport { next: at(base, *ahead), path, rates: None, end: None } }
         }
         Said::Nak(ranges) => {
             let mut writer = LossWriter::new(&mut list);
@@ -140,7 +140,7 @@ fn an_acknowledgement_of_what_was_never_sent_is_ignored() {
     assert!(honest.poll_transmit(Duration::ZERO, &mut [0; 1500]).is_some());
     let socket = honest.socket();
     let mut packet = [0; 64];
-    let report = AckReport { next: seq.plus(2), path: None, rates: None };
+    let report = AckReport { next: seq.plus(2), path: None, rates: None, end: None };
     let len = Packet { timestamp: 0, destination: socket, body: Body::Ack { number: 0, report } }.encode(&mut packet);
     honest.handle(Duration::ZERO, &packet[..len.unwrap()], Arrival::Alone);
     assert!(honest.is_open() && !honest.is_flushed());

@@ -6,6 +6,7 @@ mod figures;
 mod host;
 mod hostile;
 mod opening;
+mod survival;
 mod transfer;
 
 use phoebus_wan::model::{DirectionConfig, LinkConfig};

@@ -89,7 +89,45 @@ fn nobody_answers_and_the_attempt_ends() {
     let _ = net.sim.run(10 * SECOND, |sim| sim.node(net.a).only().connection.closed().is_some());
     assert_eq!(net.sim.node(net.a).only().connection.closed(), Some(CloseReason::ConnectTimeout(3 * SECOND)));
     assert_eq!(net.sim.now(), 3 * SECOND);
-    assert_eq!(net.sim.counters(net.link).forward.packets_in, 12, "a request every 250 ms");
+    assert_eq!(net.sim.counters(net.link).forward.packets_in, 12 * 6, "a request every 250 ms, of six sizes");
+}
+
+/// Opens a connection from a to b over a path that carries IP packets of `mtu` bytes and says nothing of longer ones.
+fn over(mtu: u16, settings: Config) -> Net {
+    let mut link = link(u64::from(mtu), "20ms", "100mbit", "0%");
+    link.mtu = mtu;
+    let mut net = net(1, &link);
+    let settings = Arc::new(settings);
+    net.sim.node_mut(net.b).endpoint.listen(Some(settings.clone())).unwrap();
+    net.sim.node_mut(net.b).on_accept = App { to_write: 100_000, ..App::default() };
+    connect(&mut net, settings, App { to_write: 100_000, ..App::default() });
+    net
+}
+
+#[test]
+fn packets_are_as_long_as_the_path_carries() {
+    let cases = [(1500, 1500, 1500), (1500, 9000, 1500), (9000, 9000, 9000), (1499, 1500, 1450), (1420, 1500, 1400)];
+    for (mtu, mss, found) in cases.into_iter().chain([(1300, 1500, 1280), (1300, 1000, 1000), (700, 9000, 576)]) {
+        let mut net = over(mtu, Config { mss, ..Config::default() });
+        let read = |net: &Net, id| net.sim.node(id).only().app.read;
+        let _ = net.sim.run(5 * SECOND, |_| false);
+        assert_eq!((read(&net, net.a), read(&net, net.b)), (100_000, 100_000), "{mtu}");
+        for id in [net.a, net.b] {
+            assert_eq!(net.sim.node(id).only().connection.stats().mss, found, "{mtu}");
+        }
+        // Nothing of it takes a round trip of its own.
+        assert!(net.sim.node(net.b).only().app.read_at < SECOND);
+    }
+}
+
+#[test]
+fn packets_that_never_get_through_are_an_error_and_not_an_end() {
+    let mut net = over(1400, Config { discover_mss: false, idle_timeout: 4 * SECOND, ..Config::default() });
+    let _ = net.sim.run(20 * SECOND, |_| false);
+    let [a, b] = [net.a, net.b].map(|id| net.sim.node(id).only());
+    let stuck = Some(CloseReason::Stuck { mss: 1500, patience: 4 * SECOND });
+    assert!([a, b].iter().any(|slot| slot.connection.closed() == stuck), "{:?}", a.connection.closed());
+    assert!([a, b].iter().all(|slot| slot.connection.closed().is_some() && slot.app.read < 100_000));
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn transfer(net: &mut Net, bytes: u64, limit: Duration) -> Duration {
 
 #[test]
 fn every_control_moves_every_byte_over_bad_links() {
-    for (n, loss) in ["0%", "1%", "10%", "to_bad=0.5%,to_good=20%"].into_iter().enumerate() {
+    for (n, loss) in ["0%", "1%", "5%", "10%", "to_bad=0.5%,to_good=20%"].into_iter().enumerate() {
         for (name, config) in [
             ("native", config(Native)),
             ("fixed", config(Fixed { bits_per_second: 15_000_000 })),

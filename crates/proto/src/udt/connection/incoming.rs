@@ -52,8 +52,12 @@ impl Connection {
                     let path = open.path(&self.rtt, self.seed);
                     open.control.on_timeout(now, &path);
                 }
-                if now >= self.last_heard + self.config.idle_timeout {
-                    self.end(now, CloseReason::Silence(self.config.idle_timeout));
+                let patience = self.config.idle_timeout;
+                let (stuck, mss) = (open.send.is_stuck(now, patience), open.mss);
+                if now >= self.last_heard + patience {
+                    self.end(now, CloseReason::Silence(patience));
+                } else if stuck {
+                    self.end(now, CloseReason::Stuck { mss, patience });
                 }
                 self.finish_closing(now);
             }
@@ -139,7 +143,9 @@ impl Connection {
             open.receiving = averaged(open.receiving, rates.receiving, 16.0);
             open.capacity = averaged(open.capacity, rates.capacity, 1.0);
         }
-        let Some(heard) = open.send.acknowledged(now, report.next, report.path.map(|path| path.room)) else { return };
+        // That a flow stands still behind what it has lost to a queue is what lets its neighbours catch up.
+        let end = report.end.filter(|_| !self.rtt.is_queued());
+        let Some(heard) = open.send.acknowledged(now, &AckReport { end, ..report }) else { return };
         let own = heard.sent_at.map(|sent_at| now.saturating_sub(sent_at));
         let rtt = rtt.into_iter().chain(own).min();
         let ack = Ack { count: heard.arrived, sample: heard.sample, delivered: open.send.delivered(), rtt };

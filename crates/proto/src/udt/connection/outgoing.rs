@@ -1,9 +1,9 @@
 //! What goes out.
 
 use super::{Connection, Open, State};
-use crate::udt::PAIR_EVERY;
 use crate::udt::packet::{self, Body, HEADER_LEN, Packet};
 use crate::udt::send::Next;
+use crate::udt::{IP_UDP_LEN, PAIR_EVERY};
 use std::time::Duration;
 
 /// Most packets that go out together: what UDP_SEGMENT takes since there is one (Linux 4.18).
@@ -16,6 +16,9 @@ pub struct Transmit {
     pub len: usize,
     /// Bytes of each but the last, which may be shorter: what UDP_SEGMENT wants.
     pub segment: usize,
+    /// It tries whether the path carries so much: it is not to be fragmented, and if the system says that it is too long,
+    /// nothing is wrong.
+    pub is_probe: bool,
 }
 
 impl Connection {
@@ -32,8 +35,14 @@ impl Connection {
         let timestamp = now.saturating_sub(self.began).as_micros() as u32;
         match &mut self.state {
             State::Opening(opening) => {
-                let (destination, request) = opening.poll(now)?;
-                single(buf, timestamp, destination, Body::Handshake(request))
+                let max = buf.len() as u32 + IP_UDP_LEN;
+                let mut asks = std::iter::from_fn(|| opening.poll(now));
+                let ask = asks.find(|ask| ask.padded_to.is_none_or(|mss| mss <= max))?;
+                let transmit = single(buf, timestamp, ask.destination, Body::Handshake(ask.request))?;
+                let Some(mss) = ask.padded_to else { return Some(transmit) };
+                let len = (mss - IP_UDP_LEN) as usize;
+                buf[transmit.len..len].fill(0);
+                Some(Transmit { len, segment: len, is_probe: true })
             }
             State::Closed { peer_socket, rest, ack_due, shutdown_due, .. } => {
                 let destination = *peer_socket;
@@ -54,11 +63,11 @@ impl Connection {
                 if let Some(number) = open.ack2.take() {
                     return single(buf, timestamp, destination, Body::Ack2 { number });
                 }
-                let list_max = buf.len().min(open.mss as usize - crate::udt::IP_UDP_LEN as usize);
+                let list_max = buf.len().min(open.mss as usize - IP_UDP_LEN as usize);
                 let list = buf.get_mut(HEADER_LEN..list_max)?;
                 if let Some(len) = open.receive.loss_report(now, &self.rtt, list) {
                     let len = packet::nak_header(buf, len, timestamp, destination)?;
-                    return Some(Transmit { len, segment: len });
+                    return Some(Transmit { len, segment: len, is_probe: false });
                 }
                 if let Some(body) = open.receive.acknowledgement(now, &self.rtt) {
                     return single(buf, timestamp, destination, body);
@@ -104,7 +113,7 @@ impl Open {
             let packet = Packet { timestamp, destination: self.peer_socket, body };
             at += packet.encode(&mut buf[at..])?;
             count += 1;
-            let part = f64::from(size as u32 + crate::udt::IP_UDP_LEN) / f64::from(self.mss);
+            let part = f64::from(size as u32 + IP_UDP_LEN) / f64::from(self.mss);
             self.pacer.charge(now, pace.interval, part);
             // The first of a pair is followed at once, and both are paid for.
             self.in_pair = seq.get().is_multiple_of(PAIR_EVERY) && self.send.has_next(pace.window);
@@ -113,7 +122,7 @@ impl Open {
             }
         }
         if at > 0 {
-            return Some(Transmit { len: at, segment });
+            return Some(Transmit { len: at, segment, is_probe: false });
         }
         single(buf, timestamp, self.peer_socket, self.drop_due.take()?)
     }
@@ -121,5 +130,5 @@ impl Open {
 
 fn single(buf: &mut [u8], timestamp: u32, destination: u32, body: Body<'_>) -> Option<Transmit> {
     let len = Packet { timestamp, destination, body }.encode(buf)?;
-    Some(Transmit { len, segment: len })
+    Some(Transmit { len, segment: len, is_probe: false })
 }

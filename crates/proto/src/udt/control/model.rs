@@ -127,6 +127,9 @@ impl Control {
     const LOSS_MAX: f64 = 0.1;
     /// Packets that may always be under way.
     const WINDOW_MIN: f64 = 16.0;
+    /// Packets that go in the first round trip, evenly, and in later ones at least until more is known of the path than what
+    /// the application had to say: 150 kB, three round trips less of starting up than with TCP's ten packets.
+    const WINDOW_INITIAL: f64 = 100.0;
     /// What is sent, or received, together.
     const BATCH: Duration = Duration::from_millis(1);
     /// After how long the minimum round-trip time is measured again, and how long that takes at least.
@@ -214,13 +217,14 @@ impl Control {
     }
 
     fn decide(&mut self, path: &Path) {
+        let initial = Self::WINDOW_INITIAL / self.min_rtt.as_secs_f64();
         let rate = self.rate.get();
         if rate <= 0.0 {
             // Nothing is known: the first window goes in one round trip.
-            let interval = self.min_rtt.as_secs_f64() * 1e9 / (Self::WINDOW_MIN * 2.0);
-            self.pace = Pace { interval, window: 2 * Self::WINDOW_MIN as u32 };
+            self.pace = Pace { interval: 1e9 / initial, window: Self::WINDOW_INITIAL as u32 };
             return;
         }
+        let rate = if self.phase == Phase::Startup { rate.max(initial / Self::STARTUP) } else { rate };
         let (gain, window_gain) = match self.phase {
             Phase::Startup => (Self::STARTUP, Self::STARTUP_WINDOW),
             Phase::Drain => (1.0 / Self::STARTUP, Self::STARTUP_WINDOW),
@@ -232,6 +236,7 @@ impl Control {
         let held = (rate * SYN.as_secs_f64()).min(64.0 + rate * Self::BATCH.as_secs_f64());
         // The same for every flow: it is what lets the small ones among several grow.
         let window = ((self.path_packets() + held) * window_gain + Self::WINDOW_MIN).min(self.bound);
+        let window = if self.phase == Phase::Startup { window.max(Self::WINDOW_INITIAL) } else { window };
         let window = window.min(f64::from(path.window_max.min(self.window_max))) as u32;
         self.pace = Pace { interval: 1e9 / (rate * gain), window };
     }

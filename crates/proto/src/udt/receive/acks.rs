@@ -1,7 +1,8 @@
 //! When to acknowledge, and how much to say.
 //!
 //! A full acknowledgement goes every [`SYN`], sooner after a short packet, which is likely the end of something. Light ones
-//! go every 64 packets. One that says nothing new is repeated until an ACK2 shows that it has arrived.
+//! go every 64 packets. One that says nothing new is repeated until an ACK2 shows that it has arrived. Behind a missing packet
+//! it is news that others arrive: without it, the sender would know nothing of a round trip's worth.
 
 use crate::udt::SYN;
 use crate::udt::rtt::Rtt;
@@ -27,6 +28,8 @@ pub(super) struct Acks {
     /// What the last full one, and the last of any kind, acknowledged.
     sent: Seq,
     sent_any: Seq,
+    /// The end of what had arrived when the last full one was sent.
+    sent_end: Seq,
     /// What the peer knows to be acknowledged.
     confirmed: Seq,
     /// Full acknowledgements that await an ACK2: their numbers follow each other.
@@ -69,6 +72,7 @@ impl Acks {
             number: 0,
             sent: first,
             sent_any: first,
+            sent_end: first,
             confirmed: first,
             history: VecDeque::new(),
         }
@@ -96,16 +100,18 @@ impl Acks {
         if self.light_due || self.room_grew { Some(Duration::ZERO) } else { self.due }
     }
 
-    /// The acknowledgement to send now, for everything before `next`.
-    pub(super) fn poll(&mut self, now: Duration, next: Seq, rtt: &Rtt) -> Option<Form> {
+    /// The acknowledgement to send now, for everything before `next`; of what comes after it, the last has arrived before
+    /// `end`.
+    pub(super) fn poll(&mut self, now: Duration, next: Seq, end: Seq, rtt: &Rtt) -> Option<Form> {
         if self.room_grew || self.due.is_some_and(|due| due <= now) {
             let repeat_at = self.last + repeat_after(rtt);
-            if next == self.sent && !self.room_grew && now < repeat_at {
+            let is_news = self.room_grew || end != self.sent_end;
+            if next == self.sent && !is_news && now < repeat_at {
                 self.due = (self.confirmed != self.sent).then_some(repeat_at);
-            } else if next == self.confirmed && !self.room_grew {
+            } else if next == self.confirmed && !is_news {
                 self.due = None;
             } else {
-                return Some(self.full(now, next, rtt));
+                return Some(self.full(now, next, end, rtt));
             }
         }
         (std::mem::take(&mut self.light_due) && next != self.sent_any).then(|| {
@@ -127,7 +133,7 @@ impl Acks {
         Some(now.saturating_sub(sent_at))
     }
 
-    fn full(&mut self, now: Duration, next: Seq, rtt: &Rtt) -> Form {
+    fn full(&mut self, now: Duration, next: Seq, end: Seq, rtt: &Rtt) -> Form {
         let rates = self.last_rates.is_none_or(|last| now >= last + SYN);
         if rates {
             self.last_rates = Some(now);
@@ -137,7 +143,7 @@ impl Acks {
         if self.history.len() > Self::HISTORY_MAX {
             self.history.pop_front();
         }
-        (self.sent, self.sent_any, self.last) = (next, next, now);
+        (self.sent, self.sent_any, self.sent_end, self.last) = (next, next, end, now);
         (self.packets, self.lights, self.light_due, self.room_grew) = (0, 1, false, false);
         self.due = Some(now + repeat_after(rtt));
         Form::Full { number: self.number, rates }
@@ -166,15 +172,20 @@ mod tests {
         rtt
     }
 
+    /// Polls when nothing is missing.
+    fn poll(acks: &mut Acks, now: Duration, next: Seq) -> Option<Form> {
+        acks.poll(now, next, next, &rtt())
+    }
+
     #[test]
     fn full_ones_go_every_syn_and_rates_no_more_often() {
         let mut acks = Acks::new(ms(0), FIRST);
         assert_eq!(acks.due(), None);
         acks.arrived(ms(2), false);
-        assert_eq!((acks.due(), acks.poll(ms(2), FIRST.plus(1), &rtt())), (Some(ms(10)), None));
-        assert_eq!(acks.poll(ms(10), FIRST.plus(1), &rtt()), Some(Form::Full { number: 1, rates: true }));
+        assert_eq!((acks.due(), poll(&mut acks, ms(2), FIRST.plus(1))), (Some(ms(10)), None));
+        assert_eq!(poll(&mut acks, ms(10), FIRST.plus(1)), Some(Form::Full { number: 1, rates: true }));
         acks.arrived(ms(13), true);
-        assert_eq!(acks.poll(ms(13), FIRST.plus(2), &rtt()), Some(Form::Full { number: 2, rates: false }));
+        assert_eq!(poll(&mut acks, ms(13), FIRST.plus(2)), Some(Form::Full { number: 2, rates: false }));
         acks.arrived(ms(13), true);
         assert_eq!(acks.due(), Some(ms(14)), "a flood of short packets causes few");
     }
@@ -183,17 +194,17 @@ mod tests {
     fn one_that_says_nothing_new_repeats_until_it_is_confirmed() {
         let mut acks = Acks::new(ms(0), FIRST);
         acks.arrived(ms(10), false);
-        assert!(acks.poll(ms(10), FIRST.plus(1), &rtt()).is_some());
+        assert!(poll(&mut acks, ms(10), FIRST.plus(1)).is_some());
         acks.arrived(ms(20), false);
-        assert_eq!(acks.poll(ms(20), FIRST.plus(1), &rtt()), None);
+        assert_eq!(poll(&mut acks, ms(20), FIRST.plus(1)), None);
         assert_eq!(acks.due(), Some(ms(130)));
-        assert_eq!(acks.poll(ms(130), FIRST.plus(1), &rtt()), Some(Form::Full { number: 2, rates: true }));
+        assert_eq!(poll(&mut acks, ms(130), FIRST.plus(1)), Some(Form::Full { number: 2, rates: true }));
         assert_eq!(acks.confirmed(ms(175), 2), Some(ms(45)));
         assert_eq!(acks.confirmed(ms(175), 2), None);
         assert_eq!(acks.confirmed(ms(175), 1), None, "numbers before a confirmed one are forgotten");
-        assert_eq!((acks.poll(ms(250), FIRST.plus(1), &rtt()), acks.due()), (None, None));
+        assert_eq!((poll(&mut acks, ms(250), FIRST.plus(1)), acks.due()), (None, None));
         acks.room_grew();
-        assert_eq!(acks.poll(ms(251), FIRST.plus(1), &rtt()), Some(Form::Full { number: 3, rates: true }));
+        assert_eq!(poll(&mut acks, ms(251), FIRST.plus(1)), Some(Form::Full { number: 3, rates: true }));
     }
 
     #[test]
@@ -202,10 +213,23 @@ mod tests {
         let mut lights = vec![];
         for n in 1..=200 {
             acks.arrived(ms(1), false);
-            if acks.poll(ms(1), FIRST.plus(n), &rtt()) == Some(Form::Light) {
+            if poll(&mut acks, ms(1), FIRST.plus(n)) == Some(Form::Light) {
                 lights.push(n);
             }
         }
         assert_eq!(lights, [64, 128, 192]);
+    }
+
+    #[test]
+    fn behind_a_missing_packet_those_that_arrive_are_news_every_syn() {
+        let mut acks = Acks::new(ms(0), FIRST);
+        let mut full = 0;
+        for n in 1..=50 {
+            acks.arrived(ms(n), false);
+            full += u32::from(acks.poll(ms(n), FIRST, FIRST.plus(1 + n as u32), &rtt()).is_some());
+        }
+        assert_eq!(full, 5);
+        acks.arrived(ms(60), false);
+        assert_eq!(acks.poll(ms(60), FIRST, FIRST.plus(51), &rtt()), None, "but not those that come twice");
     }
 }

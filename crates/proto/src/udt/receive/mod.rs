@@ -125,7 +125,7 @@ impl Receiver {
         }
         let mut writer = LossWriter::new(out);
         // The repair may have to wait for its turn in a batch.
-        let reported = self.holes.report(now, rtt.overdue() + SYN, &self.ring, &mut writer);
+        let reported = self.holes.report(now, rtt.repair_overdue() + SYN, &self.ring, &mut writer);
         self.counters.naks += u64::from(reported);
         reported.then_some(writer.len())
     }
@@ -135,11 +135,11 @@ impl Receiver {
         if self.acks.due()? > now {
             return None;
         }
-        let next = self.ring.next();
-        let form = self.acks.poll(now, next, rtt)?;
+        let (next, end) = (self.ring.next(), self.ring.end());
+        let form = self.acks.poll(now, next, end, rtt)?;
         self.counters.acks += 1;
         Some(match form {
-            Form::Light => Body::Ack { number: 0, report: AckReport { next, path: None, rates: None } },
+            Form::Light => Body::Ack { number: 0, report: AckReport { next, path: None, rates: None, end: None } },
             Form::Full { number, rates } => {
                 // Less than 2 would leave a sender of libudt waiting for ever.
                 let room = self.ring.room().max(2);
@@ -148,14 +148,18 @@ impl Receiver {
                 let path = PathReport { rtt: micros(rtt.get()), rtt_var: micros(rtt.variation()), room };
                 let rates =
                     rates.then(|| RateReport { receiving: self.arrivals.rate(), capacity: self.arrivals.capacity() });
-                Body::Ack { number, report: AckReport { next, path: Some(path), rates } }
+                Body::Ack {
+                    number,
+                    report: AckReport { next, path: Some(path), rates, end: rates.is_some().then_some(end) },
+                }
             }
         })
     }
 
     /// What has arrived, for a peer that will hear no more.
     pub(super) fn last_acknowledgement(&self) -> Body<'static> {
-        Body::Ack { number: 0, report: AckReport { next: self.ring.next(), path: None, rates: None } }
+        let report = AckReport { next: self.ring.next(), path: None, rates: None, end: None };
+        Body::Ack { number: 0, report }
     }
 
     /// The next bytes of the stream; none if there are none. They stay until they are [consumed](Self::consume).

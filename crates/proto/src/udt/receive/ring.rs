@@ -67,6 +67,11 @@ impl Ring {
         self.next
     }
 
+    /// The number after the last packet that has arrived.
+    pub(super) fn end(&self) -> Seq {
+        self.end
+    }
+
     /// Packets that fit, from [`next`](Self::next) on.
     pub(super) fn room(&self) -> u32 {
         self.limit - self.next.since(self.read) as u32

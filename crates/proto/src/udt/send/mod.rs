@@ -2,14 +2,14 @@
 
 mod delivery;
 mod pacer;
+mod repair;
 
 pub use delivery::DeliverySample;
 pub(super) use pacer::Pacer;
 
 use self::delivery::{Delivery, Snapshot};
-use super::packet::Place;
+use super::packet::{AckReport, PathReport, Place};
 use super::pool::Pool;
-use super::rtt::Rtt;
 use super::seq::{MessageNumber, Seq};
 use super::{Kind, MessageOptions, SendError};
 use std::collections::VecDeque;
@@ -36,6 +36,8 @@ pub(super) struct Sender {
     delivery: Delivery,
     /// Time-outs since anything was acknowledged or reported missing, for [`on_timeout`](Self::on_timeout).
     timeouts: u32,
+    /// When a packet was last known to have arrived, or was the first under way, or the peer began to have room.
+    progress_at: Duration,
     pub(super) counters: SendCounters,
 }
 
@@ -95,14 +97,12 @@ pub(super) struct Heard {
 }
 
 impl Sender {
-    /// Packets that a time-out sends again at most.
-    const RESEND_MAX: u32 = 1024;
     /// Packets that may wait on any path: 1.5 MB.
     const WAITING_MIN: u32 = 1024;
+    /// What a peer without room says, and lets the sender try: UDT has no zero.
+    pub(super) const NO_ROOM: u32 = 2;
     /// Packets for which there need not be more room before a writer is woken.
     const ROOMY_MAX: usize = 700;
-    /// Longest time between two time-outs.
-    const TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
     /// For packets from `first` on with payloads of `payload_len` bytes; at most `limit` wait or are under way, and the peer
     /// has room for `window`.
@@ -121,6 +121,7 @@ impl Sender {
             message: MessageNumber::FIRST,
             delivery: Delivery::default(),
             timeouts: 0,
+            progress_at: Duration::ZERO,
             counters: SendCounters::default(),
         }
     }
@@ -250,6 +251,9 @@ impl Sender {
     /// Marks a packet that `peek` gave as sent.
     pub(super) fn take(&mut self, now: Duration, index: usize) -> (Seq, Place, &[u8]) {
         let idle = self.sent == 0;
+        if idle {
+            self.progress_at = now;
+        }
         let packet = &mut self.packets[index];
         if index < self.sent as usize {
             packet.resent = true;
@@ -272,9 +276,9 @@ impl Sender {
         (self.first.plus(index as u32), place, &self.pool.get(slot)[..len])
     }
 
-    /// Everything before `next` has arrived, and there is room for `room` packets from there on, if it was said. `None` if
-    /// nothing new has arrived.
-    pub(super) fn acknowledged(&mut self, now: Duration, next: Seq, room: Option<u32>) -> Option<Heard> {
+    /// An acknowledgement has come. `None` if nothing new has arrived.
+    pub(super) fn acknowledged(&mut self, now: Duration, report: &AckReport) -> Option<Heard> {
+        let AckReport { next, path, end, .. } = *report;
         let count = next.since(self.first);
         if count > self.sent as i32 {
             // Of packets that were never sent: forged, or from a peer that is broken.
@@ -284,12 +288,24 @@ impl Sender {
         if count < 0 {
             return None;
         }
-        if let Some(room) = room {
+        if let Some(PathReport { room, .. }) = path {
             // Beyond 2³⁰ numbers could not be compared.
+            if self.window() <= Self::NO_ROOM {
+                self.progress_at = now;
+            }
             self.edge = next.plus(room.min(1 << 29));
         }
-        let (mut heard, newest) = (self.saw(now, next), self.packets.get((count as usize).wrapping_sub(1))?);
-        heard.sent_at = (!newest.resent).then_some(newest.snapshot.sent_at);
+        // What has arrived behind a missing packet is no longer under way.
+        let end = end.filter(|end| next.is_before(*end) && end.since(self.first) <= self.sent as i32).unwrap_or(next);
+        let newest = self.packets.get((count as usize).wrapping_sub(1));
+        // One that has arrived behind a missing packet shows how long that was missing.
+        let sent_at =
+            newest.filter(|newest| !newest.resent && !newest.is_counted).map(|newest| newest.snapshot.sent_at);
+        let mut heard = self.saw(now, end);
+        if count == 0 {
+            return (heard.arrived > 0).then_some(heard);
+        }
+        heard.sent_at = sent_at;
         let mut repaired = 0;
         for packet in self.packets.drain(..count as usize) {
             self.lost_count -= u32::from(packet.is_lost);
@@ -300,63 +316,8 @@ impl Sender {
         heard.arrived += repaired;
         self.first = next;
         self.sent -= count as u32;
-        self.timeouts = 0;
+        (self.timeouts, self.progress_at) = (0, now);
         Some(heard)
-    }
-
-    /// The peer misses packets. They go again, but not those that were sent less than a round trip
-    /// ago, which the peer cannot have missed yet.
-    pub(super) fn reported_lost(
-        &mut self,
-        now: Duration,
-        rtt: &Rtt,
-        ranges: impl Iterator<Item = (Seq, Seq)>,
-    ) -> Heard {
-        let (mut heard, mut looked_at) = (Heard::default(), 0);
-        let patience = rtt.get().saturating_sub(rtt.variation());
-        for (first, last) in ranges {
-            let (from, to) = (first.since(self.first), last.since(self.first));
-            // An honest report names packets that were sent, and none twice.
-            if from > to || to >= self.sent as i32 || looked_at > self.sent {
-                self.counters.bogus += 1;
-                break;
-            }
-            if to < 0 {
-                continue;
-            }
-            let range = from.max(0)..to + 1;
-            looked_at += range.len() as u32;
-            let fits = |packet: &Outgoing| !packet.resent || packet.snapshot.sent_at + patience <= now;
-            heard.lost += self.mark(range.start as u32, range.end as u32, fits);
-            // It was the packet after them that showed that they are missing.
-            let shown = self.saw(now, self.first.plus((to as u32 + 2).min(self.sent)));
-            heard.arrived += shown.arrived;
-            heard.sample = shown.sample.or(heard.sample);
-        }
-        if heard.lost > 0 {
-            self.timeouts = 0;
-        }
-        self.counters.lost += u64::from(heard.lost);
-        heard
-    }
-
-    /// When the oldest packet is overdue, if it is not to go again anyway.
-    pub(super) fn timeout_at(&self, rtt: &Rtt) -> Option<Duration> {
-        let head = self.packets.front().filter(|head| self.sent > 0 && !head.is_lost)?;
-        let patience = rtt.timeout() * (1 << self.timeouts.min(6));
-        Some(head.snapshot.sent_at + patience.min(Self::TIMEOUT_MAX.max(rtt.timeout())))
-    }
-
-    /// Sends the first and the last packet again: the one is missing, or the word that it arrived; the other shows the peer
-    /// what else is. If the peer is alive (`heard`) and this did not help, its report was lost and it sends only one: then
-    /// twice as many as the last time.
-    pub(super) fn on_timeout(&mut self, now: Duration, rtt: &Rtt, heard: bool) {
-        let count = if heard { (1 << self.timeouts.min(10)).min(Self::RESEND_MAX) } else { 1 };
-        let overdue = rtt.timeout();
-        let mut marked = self.mark(0, self.sent.min(count), |packet| packet.snapshot.sent_at + overdue <= now);
-        marked += self.mark(self.sent.saturating_sub(1), self.sent, |packet| packet.snapshot.sent_at + overdue <= now);
-        self.counters.lost += u64::from(marked);
-        self.timeouts += 1;
     }
 
     /// Since when the oldest packet is under way.
@@ -382,6 +343,9 @@ impl Sender {
             if newest.is_none_or(|newest| packet.snapshot.is_newer(&newest)) {
                 newest = Some(packet.snapshot);
             }
+        }
+        if heard.arrived > 0 {
+            self.progress_at = now;
         }
         heard.sample = newest.map(|newest| self.delivery.acknowledged(now, heard.arrived, &newest));
         heard
@@ -413,47 +377,6 @@ impl Sender {
             .back()
             .filter(|_| self.kind == Kind::Stream && self.packets.len() > self.sent as usize)
             .filter(open)
-    }
-
-    /// Marks sent packets from `from` to before `to` that `fits` takes, and returns how many.
-    fn mark(&mut self, from: u32, to: u32, fits: impl Fn(&Outgoing) -> bool) -> u32 {
-        let mut marked = 0;
-        let mut run: Option<(u32, u32)> = None;
-        for index in from..to.min(self.sent) {
-            let packet = &mut self.packets[index as usize];
-            if packet.is_lost || !fits(packet) {
-                continue;
-            }
-            packet.is_lost = true;
-            marked += 1;
-            run = Some(run.map_or((index, index), |(first, _)| (first, index)));
-        }
-        self.lost_count += marked;
-        if let Some((first, last)) = run {
-            self.lost.push_back((self.first.plus(first), self.first.plus(last)));
-        }
-        marked
-    }
-
-    fn first_lost(&mut self) -> Option<usize> {
-        while let Some((first, last)) = self.lost.front_mut() {
-            if self.lost_count == 0 {
-                break;
-            }
-            if first.is_before(self.first) {
-                *first = self.first;
-            }
-            while !last.is_before(*first) {
-                let index = first.since(self.first) as usize;
-                if self.packets[index].is_lost {
-                    return Some(index);
-                }
-                *first = first.plus(1);
-            }
-            self.lost.pop_front();
-        }
-        self.lost.clear();
-        None
     }
 
     /// The first packet that was not sent, if it may be. Messages of which nothing was sent are forgotten when they expire.

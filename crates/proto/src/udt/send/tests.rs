@@ -1,6 +1,7 @@
 //! The sending half: packets out of bytes, repairs, time-outs, messages that are given up.
 
 use super::*;
+use crate::udt::rtt::Rtt;
 
 const FIRST: Seq = Seq::MAX;
 
@@ -31,6 +32,11 @@ fn send(sender: &mut Sender, now: Duration, window: u32) -> Vec<i32> {
     sent
 }
 
+fn acked(next: Seq, room: Option<u32>) -> AckReport {
+    let path = room.map(|room| PathReport { rtt: 10_000, rtt_var: 5000, room });
+    AckReport { next, path, rates: None, end: None }
+}
+
 fn lost(sender: &mut Sender, now: Duration, first: u32, last: u32) -> u32 {
     sender.reported_lost(now, &rtt(), std::iter::once((FIRST.plus(first), FIRST.plus(last)))).lost
 }
@@ -59,10 +65,27 @@ fn windows_hold_new_packets_back_and_not_repairs() {
     assert_eq!(sender.under_way(), 3);
     assert_eq!(send(&mut sender, ms(10), 8), [2, 3, 8, 9, 10, 11, 12]);
     assert_eq!(send(&mut sender, ms(10), 1000).last(), Some(&31), "the peer has room for 32");
-    let acked = sender.acknowledged(ms(20), FIRST.plus(8), Some(100)).unwrap();
-    assert_eq!(acked.arrived, 5, "of the eight, three were known to have arrived");
+    let heard = sender.acknowledged(ms(20), &acked(FIRST.plus(8), Some(100))).unwrap();
+    assert_eq!(heard.arrived, 5, "of the eight, three were known to have arrived");
     assert_eq!(send(&mut sender, ms(20), 1000), (32..64).collect::<Vec<_>>());
-    assert!(sender.acknowledged(ms(30), FIRST.plus(64), None).is_some());
+    assert!(sender.acknowledged(ms(30), &acked(FIRST.plus(64), None)).is_some());
+    assert!(sender.is_empty());
+}
+
+#[test]
+fn what_has_arrived_behind_a_missing_packet_is_not_under_way() {
+    let mut sender = sender(Kind::Stream);
+    sender.write(&[0; 40], 64);
+    send(&mut sender, ms(0), 64);
+    let ack = |next, end| AckReport { end: Some(FIRST.plus(end)), ..acked(FIRST.plus(next), None) };
+    assert_eq!(sender.acknowledged(ms(10), &ack(2, 6)).unwrap().arrived, 6);
+    assert_eq!((sender.under_way(), sender.is_empty()), (4, false));
+    assert_eq!(sender.acknowledged(ms(11), &ack(2, 8)).unwrap().arrived, 2);
+    assert_eq!(sender.acknowledged(ms(12), &ack(2, 8)), None, "nothing new");
+    assert_eq!(sender.acknowledged(ms(13), &ack(2, 11)), None, "never sent");
+    assert_eq!(lost(&mut sender, ms(14), 2, 2), 1);
+    assert_eq!(send(&mut sender, ms(14), 64), [2]);
+    assert_eq!(sender.acknowledged(ms(24), &ack(10, 10)).unwrap().arrived, 2);
     assert!(sender.is_empty());
 }
 
@@ -73,7 +96,7 @@ fn reports_that_cannot_be_true_change_nothing() {
     send(&mut sender, ms(0), 5);
     assert_eq!(lost(&mut sender, ms(10), 4, 5), 0, "never sent");
     assert_eq!(lost(&mut sender, ms(10), 3, 1), 0, "backwards");
-    assert_eq!(sender.acknowledged(ms(10), FIRST.plus(6), None), None);
+    assert_eq!(sender.acknowledged(ms(10), &acked(FIRST.plus(6), None)), None);
     assert_eq!(sender.counters.bogus, 3);
     assert_eq!(lost(&mut sender, ms(10), 1, 1), 1);
     assert_eq!(lost(&mut sender, ms(10), 1, 1), 0, "known");
@@ -81,7 +104,7 @@ fn reports_that_cannot_be_true_change_nothing() {
     assert_eq!(lost(&mut sender, ms(12), 1, 1), 0, "not missed yet");
     assert_eq!(lost(&mut sender, ms(22), 1, 1), 1);
     // What is acknowledged before it goes again does not.
-    sender.acknowledged(ms(23), FIRST.plus(3), None);
+    sender.acknowledged(ms(23), &acked(FIRST.plus(3), None));
     assert_eq!((send(&mut sender, ms(24), 0), sender.lost()), (vec![], 0));
 }
 
@@ -128,6 +151,6 @@ fn messages_are_given_up_whole() {
     // The word of it was lost.
     assert_eq!(lost(&mut sender, ms(60), 0, 3), 4);
     assert_eq!(send(&mut sender, ms(60), 9), [-1, 0, 3]);
-    assert!(sender.acknowledged(ms(70), FIRST.plus(5), None).is_some());
+    assert!(sender.acknowledged(ms(70), &acked(FIRST.plus(5), None)).is_some());
     assert!(sender.is_empty());
 }

@@ -1,0 +1,173 @@
+//! What a network and a machine do to a connection beside losing packets: processes that are suspended, clocks that jump,
+//! packets that are replayed or forged. An incomplete stream is never taken for a complete one.
+
+use super::host::{App, Net};
+use super::link;
+use super::transfer::{config, start};
+use phoebus_proto::udt::control::{Model, Native};
+use phoebus_proto::udt::packet::{AckReport, Body, Packet, Place};
+use phoebus_proto::udt::{Arrival, CloseReason, Config, Connection, LossList, LossWriter, MessageNumber, Seq};
+use phoebus_wan::sim::NodeId;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const BYTES: u64 = 20_000_000;
+
+/// A transfer from a to b that takes some 8 s, at 2 s.
+fn under_way(config: Config) -> Net {
+    let mut net = start(3, &link(3, "20ms", "20mbit", "0.1%"), config, App::writer(BYTES));
+    let _ = net.sim.run(2 * SECOND, |_| false);
+    net
+}
+
+fn suspend(net: &mut Net, id: NodeId, time: Duration) {
+    net.sim.node_mut(id).runs_at = net.sim.now() + time;
+}
+
+fn read(net: &Net) -> u64 {
+    net.sim.node(net.b).only().app.read
+}
+
+fn closed(net: &Net, id: NodeId) -> Option<CloseReason> {
+    net.sim.node(id).only().connection.closed()
+}
+
+#[test]
+fn a_process_that_is_suspended_for_less_than_the_timeout_goes_on() {
+    for config in [config(Model), config(Native)] {
+        for (suspends_sender, time) in
+            [(true, 10 * SECOND), (false, 10 * SECOND), (true, 25 * SECOND), (false, 25 * SECOND)]
+        {
+            let mut net = under_way(config.clone());
+            let id = if suspends_sender { net.a } else { net.b };
+            suspend(&mut net, id, time);
+            let _ = net.sim.run(200 * SECOND, |_| false);
+            assert_eq!((read(&net), closed(&net, net.a)), (BYTES, Some(CloseReason::Local)), "{time:?}");
+        }
+    }
+}
+
+#[test]
+fn one_that_is_suspended_for_longer_finds_an_error_and_so_does_its_peer() {
+    for time in [40 * SECOND, 600 * SECOND, 100_000 * SECOND] {
+        for suspends_sender in [true, false] {
+            let mut net = under_way(config(Model));
+            let id = if suspends_sender { net.a } else { net.b };
+            suspend(&mut net, id, time);
+            let _ = net.sim.run(time + 300 * SECOND, |_| false);
+            for id in [net.a, net.b] {
+                let reason = closed(&net, id);
+                assert!(matches!(reason, Some(CloseReason::Silence(_) | CloseReason::Peer)), "{reason:?}");
+            }
+            assert!(read(&net) < BYTES);
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_for_both_ends_stops_nothing_that_was_not_over() {
+    // A machine that was suspended as a whole: for its processes no time but the clock's has passed.
+    for time in [20 * SECOND, 3600 * SECOND] {
+        let mut net = under_way(config(Model));
+        for id in [net.a, net.b] {
+            suspend(&mut net, id, time);
+        }
+        let _ = net.sim.run(time + 300 * SECOND, |_| false);
+        let done = read(&net) == BYTES && closed(&net, net.a) == Some(CloseReason::Local);
+        let failed = [net.a, net.b].iter().all(|id| closed(&net, *id).is_some()) && read(&net) < BYTES;
+        assert!(done || failed && time > 30 * SECOND, "{:?} {:?}", closed(&net, net.a), closed(&net, net.b));
+    }
+}
+
+/// Both ends of a connection on which each has sent and acknowledged a little, and the first number.
+fn established() -> (Connection, Connection, Seq) {
+    let (mut client, mut server, first) = super::hostile::pair(phoebus_proto::udt::Kind::Stream);
+    exchange(&mut client, &mut server, SECOND);
+    client.write(b"begins well, ");
+    server.write(b"yes, ");
+    exchange(&mut client, &mut server, 2 * SECOND);
+    (client, server, first)
+}
+
+/// Hands over what both have to say until neither has, and returns what the client said.
+fn exchange(client: &mut Connection, server: &mut Connection, from: Duration) -> Vec<Vec<u8>> {
+    let (mut said, mut buf) = (vec![], [0; 1500]);
+    for n in 0..100 {
+        let now = from + n * Duration::from_millis(5);
+        while let Some(transmit) = client.poll_transmit(now, &mut buf) {
+            said.push(buf[..transmit.len].to_vec());
+            server.handle(now, &buf[..transmit.len], Arrival::Alone);
+        }
+        while let Some(transmit) = server.poll_transmit(now, &mut buf) {
+            client.handle(now, &buf[..transmit.len], Arrival::Alone);
+        }
+    }
+    said
+}
+
+fn packet(destination: u32, body: Body<'_>) -> Vec<u8> {
+    let mut out = vec![0; 1500];
+    let len = Packet { timestamp: 1, destination, body }.encode(&mut out).unwrap();
+    out.truncate(len);
+    out
+}
+
+#[test]
+fn replayed_packets_change_nothing() {
+    let (mut client, mut server, _) = established();
+    client.write(&[7; 20_000]);
+    let said = exchange(&mut client, &mut server, 3 * SECOND);
+    client.write(b"and ends well");
+    // All of it again, several times, in both orders.
+    let now = 4 * SECOND;
+    for _ in 0..3 {
+        said.iter().chain(said.iter().rev()).for_each(|bytes| server.handle(now, bytes, Arrival::Alone));
+    }
+    exchange(&mut client, &mut server, 4 * SECOND);
+    let mut out = vec![0; 30_000];
+    let len = server.read(&mut out);
+    let expected = [&b"begins well, "[..], &[7; 20_000], b"and ends well"].concat();
+    assert!(out[..len] == expected, "{len} bytes");
+    assert!(client.is_flushed() && client.is_open() && server.is_open());
+    assert!(server.stats().packets_duplicate > 0);
+}
+
+#[test]
+fn packets_that_are_forged_without_knowing_the_connection_change_nothing() {
+    let (mut client, mut server, first) = established();
+    let (now, mut list) = (3 * SECOND, [0; 8]);
+    let far = |n| first.plus(n);
+    let mut writer = LossWriter::new(&mut list);
+    writer.push(far(1 << 20), far((1 << 20) + 5));
+    let wild = [
+        Body::Data { seq: far(1 << 20), place: Place::new(MessageNumber::FIRST, true, true, false), payload: b"evil" },
+        Body::Data { seq: first, place: Place::new(MessageNumber::FIRST, true, true, false), payload: b"evil" },
+        Body::Ack {
+            number: 7,
+            report: AckReport { next: far(1 << 20), path: None, rates: None, end: Some(far(1 << 21)) },
+        },
+        Body::Nak(LossList::new(&list).unwrap()),
+        Body::Ack2 { number: 12_345 },
+        Body::Drop { message: MessageNumber::FIRST, first: far(1), last: far(5) },
+    ];
+    for body in wild {
+        // Numbers that lie outside of what can be: changes nothing even for the right socket.
+        server.handle(now, &packet(server.socket(), body), Arrival::Alone);
+        client.handle(now, &packet(client.socket(), body), Arrival::Alone);
+    }
+    for body in wild.into_iter().chain([Body::Shutdown]) {
+        // And whatever is for another socket, be it an end.
+        server.handle(now, &packet(server.socket() ^ 1, body), Arrival::Alone);
+        client.handle(now, &packet(client.socket() ^ 1, body), Arrival::Alone);
+    }
+    client.write(b"and ends well");
+    server.write(b"so it does");
+    exchange(&mut client, &mut server, 4 * SECOND);
+    let mut out = [0; 100];
+    let len = server.read(&mut out);
+    assert_eq!(&out[..len], b"begins well, and ends well");
+    let len = client.read(&mut out);
+    assert_eq!(&out[..len], b"yes, so it does");
+    assert!(client.is_flushed() && server.is_flushed() && client.is_open() && server.is_open());
+    assert!(server.stats().ignored > 0 && client.stats().ignored > 0);
+}
