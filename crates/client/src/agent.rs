@@ -35,7 +35,13 @@ impl Agents {
 
     /// What carries the first hop, where that is demanded: then it is carried so or not at all.
     pub fn demanded(&self) -> Option<FirstHop> {
-        self.demanded
+        self.demanded.filter(|hop| hop.is_strict())
+    }
+
+    /// What is to be said of a first hop without an agent that was to have one if there is any.
+    pub(crate) fn missing(&self) -> Option<&'static str> {
+        let auto = self.demanded.is_some_and(|hop| !hop.is_strict());
+        auto.then_some("asked for auto as the first hop, in force is tcp: no agent runs")
     }
 
     /// The directory that agents leave their files in; who starts one makes it.
@@ -48,10 +54,19 @@ impl Agents {
         [&self.place.own, &self.place.any].map(|name| self.directory.join(name))
     }
 
-    /// The agent that runs: the one for these settings where a first hop is demanded, otherwise any for the gateway.
+    /// The agent that runs: the one for these settings where a first hop is asked for, otherwise any for the gateway.
     pub fn find(&self) -> Option<Running> {
-        let [own, any] = self.files();
-        running(if self.demanded.is_some() { &own } else { &any })
+        let any = || running(&self.files()[1]);
+        match self.demanded {
+            Some(hop) if hop.is_strict() => self.find_own(),
+            Some(_) => self.find_own().or_else(any),
+            None => any(),
+        }
+    }
+
+    /// The agent with just these settings that runs.
+    pub fn find_own(&self) -> Option<Running> {
+        running(&self.files()[0])
     }
 }
 

@@ -105,7 +105,10 @@ async fn ask(options: &Options, path: &[Endpoint], destination: &Endpoint) -> Re
         stream.close();
         return Err(error);
     }
-    let report = report(&stream, &handshake, gateway, destination, begun.elapsed());
+    let mut report = report(&stream, &handshake, gateway, destination, begun.elapsed());
+    if let Some(missing) = options.agents.as_ref().filter(|_| agent.is_none()).and_then(Agents::missing) {
+        missing.clone_into(&mut report.note);
+    }
     bypass::remember(options, &destination.host, report.rtt_us);
     Ok(Session::new(stream, report, options.finish_limit))
 }

@@ -32,7 +32,7 @@ pub(crate) struct Route {
     /// Say on standard error what happens [env: PHOEBUS_VERBOSE=1]
     #[arg(long, short)]
     verbose: bool,
-    /// What carries the first hop: quic, udt or tls, by an agent that is started if none runs; or tcp
+    /// What carries the first hop: quic, udt, tls or auto, by an agent that is started if none runs; or tcp
     /// [env: PHOEBUS_FIRST_HOP]
     #[arg(long, value_name = "NAME[/PORT]", help_heading = "First hop")]
     first_hop: Option<String>,

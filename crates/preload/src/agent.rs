@@ -5,15 +5,15 @@
 
 use crate::config::Config;
 use crate::sys;
-use phoebus_proto::agent::{By, FILE_MAX, Place, Running, directory};
+use phoebus_proto::agent::{By, FILE_MAX, FirstHop, Place, Running, directory};
 use phoebus_proto::settings::Settings;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
 /// Where the agent is found that these settings may use.
 pub(crate) struct Seat {
-    file: CString,
+    files: [Option<CString>; 2],
     /// Whether the first hop is carried by it or not at all.
     demanded: bool,
 }
@@ -28,9 +28,12 @@ impl Seat {
         let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino());
         let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let place = Place::of(settings, namespace)?;
-        let name = if demanded.is_some() { place.own } else { place.any };
-        let file = CString::new(directory(variable, sys::geteuid()).join(name).as_os_str().as_bytes()).ok()?;
-        Some(Self { file, demanded: demanded.is_some() })
+        let directory = directory(variable, sys::geteuid());
+        let file = |name: String| CString::new(directory.join(name).as_os_str().as_bytes()).ok();
+        let strict = demanded.is_some_and(FirstHop::is_strict);
+        let own = demanded.and_then(|_| file(place.own));
+        let any = if strict { None } else { file(place.any) };
+        Some(Self { files: [own, any], demanded: strict })
     }
 }
 
@@ -41,7 +44,11 @@ pub(crate) fn is_demanded(config: &Config) -> bool {
 
 /// The agent that runs, if it is this user's: its file is closed to others, and locked by whoever listens where it says.
 pub(crate) fn running(config: &Config) -> Option<Running> {
-    let fd = sys::open(&config.seat.as_ref()?.file, libc::O_RDONLY | libc::O_NONBLOCK).ok()?;
+    config.seat.as_ref()?.files.iter().flatten().find_map(|file| at(file))
+}
+
+fn at(file: &CStr) -> Option<Running> {
+    let fd = sys::open(file, libc::O_RDONLY | libc::O_NONBLOCK).ok()?;
     let ours = sys::owner_and_mode(fd).is_ok_and(|(uid, mode)| uid == sys::geteuid() && mode & 0o077 == 0);
     let mut text = [0; FILE_MAX];
     let read = if ours && sys::is_locked(fd) { sys::read(fd, &mut text) } else { Ok(0) };

@@ -75,6 +75,10 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
     let wished = config.settings.congestion_control.as_deref().unwrap_or("");
     let mut note = [0; 80];
     let note = match attempt.untuned {
+        false if attempt.agent_in_use().is_some() => "",
+        false if config.settings.first_hop.is_some_and(|hop| !hop.is_strict()) => {
+            "asked for auto as the first hop, in force is tcp: no agent runs"
+        }
         false => "",
         true => Text::fill(&mut note, format_args!("asked for {wished}, in force is {}", tcp.congestion_control())),
     };

@@ -53,7 +53,7 @@ impl Place {
             ]
             .concat(),
         );
-        let allow = "[[allow]]\nfrom = [\"pg1\"]\nto = [\"127.0.0.0/8\"]\n";
+        let allow = "[[allow]]\nfrom = [\"pg1\", \"127.0.0.0/8\"]\nto = [\"127.0.0.0/8\"]\n";
         place.start("pg2", &[listen(second, ""), peer("pg1", first), allow.to_owned()].concat());
         gateways.into_iter().for_each(until_listening);
         place
@@ -189,6 +189,38 @@ fn every_first_hop_carries_programs_and_says_so() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         name.contains('.')
     }));
+}
+
+#[test]
+fn auto_chooses_what_can_be_had_and_says_so() {
+    let place = Place::new();
+    payload(&place.file("data"), MEGABYTE);
+    let (_server, url) = web(&place);
+    let get = |path: String| {
+        let mut curl = place.run("auto");
+        curl.env("PHOEBUS_PATH", path).arg(program("curl")).args(["-sS", "--fail", "-o", "/dev/null"]);
+        let ended = run(curl.arg(format!("{url}/data")));
+        assert!(ended.status.success(), "{ended:?}");
+        (ended.err, place.reports().remove(0))
+    };
+    let [first, second] = place.gateways;
+    let (said, report) = get(format!("{first},{second}"));
+    let (from, by) = way(&report);
+    assert_eq!((said.as_str(), from[1].as_str(), by[1].ends_with("encrypt")), ("", "agent", true), "{report:#}");
+    assert_eq!(by[1], "quic encrypt");
+    // TLS alone is to be had at the other port.
+    let (said, report) = get(format!("{}:{},{second}", first.ip(), first.port() + 1));
+    assert!(said.starts_with("phoebus: the first hop goes by tls, since quic could not be had: "), "{said}");
+    assert_eq!(way(&report).1[1], "tcp encrypt", "{report:#}");
+    // pg2 has no TLS at all.
+    let (said, report) = get(second.to_string());
+    assert!(
+        said.starts_with("phoebus: no first hop by auto to ") && said.contains("it goes by tcp, without an agent"),
+        "{said}"
+    );
+    assert_eq!(way(&report).0, ["client", "pg2"], "{report:#}");
+    let note = report["hops"][0]["note"].as_str().unwrap();
+    assert_eq!(note, "asked for auto as the first hop, in force is tcp: no agent runs");
 }
 
 #[test]

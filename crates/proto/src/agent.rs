@@ -38,10 +38,12 @@ pub enum By {
     Quic,
     /// TLS on UDT.
     Udt,
+    /// The first of QUIC, UDT and TLS that can be had; and the program's own TCP connection if none can.
+    Auto,
 }
 
 impl By {
-    const ALL: [Self; 4] = [Self::Tcp, Self::Tls, Self::Quic, Self::Udt];
+    const ALL: [Self; 5] = [Self::Tcp, Self::Tls, Self::Quic, Self::Udt, Self::Auto];
 
     /// As settings and reports name it.
     pub fn name(self) -> &'static str {
@@ -50,7 +52,15 @@ impl By {
             Self::Tls => "tls",
             Self::Quic => "quic",
             Self::Udt => "udt",
+            Self::Auto => "auto",
         }
+    }
+}
+
+impl FirstHop {
+    /// Whether the hop is carried so or not at all.
+    pub fn is_strict(self) -> bool {
+        self.by != By::Auto
     }
 }
 
@@ -62,9 +72,9 @@ impl FromStr for FirstHop {
         let by = By::ALL.into_iter().find(|by| by.name() == name);
         let port = port.map(|port| port.parse::<NonZeroU16>()).transpose();
         match (by, port) {
-            (Some(By::Tcp), Ok(Some(_))) | (None, _) | (_, Err(_)) => {
-                Err(format!("\"{text}\" is not a first hop: tcp, tls, quic or udt, or one with a port as in udt/5007"))
-            }
+            (Some(By::Tcp | By::Auto), Ok(Some(_))) | (None, _) | (_, Err(_)) => Err(format!(
+                "\"{text}\" is not a first hop: tcp, tls, quic, udt or auto, or one with a port as in udt/5007"
+            )),
             (Some(by), Ok(port)) => Ok(Self { by, port }),
         }
     }
@@ -215,12 +225,12 @@ mod tests {
 
     #[test]
     fn first_hops_are_read_and_written() {
-        for text in ["tcp", "tls", "quic", "udt", "udt/5007", "tls/443"] {
+        for text in ["tcp", "tls", "quic", "udt", "auto", "udt/5007", "tls/443"] {
             assert_eq!(text.parse::<FirstHop>().unwrap().to_string(), text);
         }
-        for text in ["", "sctp", "quic/", "quic/0", "quic/70000", "tcp/5006", "QUIC"] {
+        for text in ["", "sctp", "quic/", "quic/0", "quic/70000", "tcp/5006", "auto/1", "QUIC"] {
             let why = text.parse::<FirstHop>().unwrap_err();
-            assert!(why.contains("tcp, tls, quic or udt"), "{why}");
+            assert!(why.contains("tcp, tls, quic, udt or auto"), "{why}");
         }
     }
 

@@ -40,7 +40,7 @@ impl Claim {
     /// When one with these settings runs already, or the files cannot be written.
     pub(super) fn make(agents: &Agents, running: &Running) -> Result<Self> {
         let [path, pointer] = agents.files();
-        if agents.find().is_some() {
+        if agents.find_own().is_some() {
             bail!("an agent with these settings runs already ({})", path.display());
         }
         let cannot = |what: &Path| format!("cannot write {}", what.display());

@@ -24,6 +24,7 @@ use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_proto::agent::{By, FirstHop, Running, Secret};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::settings::{Key, Settings};
+use phoebus_proto::units::Span;
 use std::io::Write;
 use std::net::{Ipv6Addr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -35,7 +36,11 @@ use tokio::signal::unix::{SignalKind, signal};
 const LOOK: Duration = Duration::from_secs(1);
 /// How long an agent that has taken its name away still serves those who had looked it up: far longer than that takes.
 const GRACE: Duration = Duration::from_secs(1);
-/// What it says on standard output once it can be used.
+/// How long `auto` waits for a transport while there is another: two losses of a first packet, which is sent again after 1 s.
+const TRY_TIME: Duration = Duration::from_secs(3);
+/// How long it waits for the last, or the only one: a gateway's own patience with a greeting is shorter.
+const START_TIME: Duration = Duration::from_secs(20);
+/// What it says on standard output once it can be used, before what there is to say of the first hop.
 const READY: &str = "ready";
 
 /// Carry the first hop of your programs over QUIC, UDT or TLS
@@ -106,7 +111,9 @@ impl Plan {
             Exit::usage("a first hop leads to a gateway, and none is set; give --gateway HOST/PORT or set PHOEBUS_GW")
         })?;
         let first_hop = settings.first_hop.filter(|hop| hop.by != By::Tcp).ok_or_else(|| {
-            Exit::usage("an agent is for a first hop by quic, udt or tls; give --first-hop or set PHOEBUS_FIRST_HOP")
+            Exit::usage(
+                "an agent is for a first hop by quic, udt, tls or auto; give --first-hop or set PHOEBUS_FIRST_HOP",
+            )
         })?;
         let agents = Agents::of(settings, variable).ok_or_else(|| Exit::usage("PHOEBUS_DISABLE is set"))?;
         let credentials = credentials(settings, first_hop, &gateway)?;
@@ -121,14 +128,11 @@ impl Plan {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|error| anyhow!("the system gave no random bytes: {error}"))?;
         let secret = Secret(secret);
-        let gateway = Gateway::start(self.configuration(secret))?;
-        gateway.try_peer(&self.gateway.host.to_string()).await.map_err(|why| {
-            Exit::with(exit::UNREACHABLE, format!("no first hop by {} to {}: {why}", self.first_hop, self.gateway))
-        })?;
+        let (gateway, note) = self.connect(secret).await?;
         let mut addresses = gateway.addresses().into_iter();
         let running = Running { addresses: [addresses.next(), addresses.next()], secret };
         let mut claim = Claim::make(&self.agents, &running)?;
-        self.announce(detached)?;
+        self.announce(detached, &note)?;
         let idle = self.settings.agent_idle;
         let mut used = Instant::now();
         loop {
@@ -152,11 +156,43 @@ impl Plan {
         Ok(())
     }
 
-    fn configuration(&self, secret: Secret) -> Config {
-        let by = match self.first_hop.by {
-            By::Tls => "tcp",
-            by => by.name(),
+    /// The agent's gateway, connected to the user's by the first transport that can be had; and what to say of those before it.
+    async fn connect(&self, secret: Secret) -> Result<(Gateway, String)> {
+        let own = self.first_hop.port.map_or(self.gateway.port, Into::into);
+        let ways: &[(By, u16)] = match self.first_hop.by {
+            By::Auto => &[(By::Quic, own), (By::Udt, own.saturating_add(1)), (By::Tls, own)],
+            by => &[(by, own)],
         };
+        let mut failures = Vec::new();
+        for (left, &(by, port)) in (0..ways.len()).rev().zip(ways) {
+            let gateway = Gateway::start(self.configuration(by, port, secret))?;
+            let limit = if left > 0 { TRY_TIME } else { START_TIME };
+            let name = self.gateway.host.to_string();
+            match tokio::time::timeout(limit, gateway.try_peer(&name)).await {
+                Ok(Ok(())) if failures.is_empty() => return Ok((gateway, String::new())),
+                Ok(Ok(())) => {
+                    return Ok((
+                        gateway,
+                        format!("the first hop goes by {}, since {}", by.name(), failures.join("; ")),
+                    ));
+                }
+                Ok(Err(why)) => failures.push(why),
+                Err(_) => failures.push(format!("{name} did not answer within {}", Span(limit))),
+            }
+            if ways.len() > 1
+                && let Some(last) = failures.last_mut()
+            {
+                *last = format!("{} could not be had: {last}", by.name());
+            }
+            // What a gateway that cannot be had still tries to do, it does not do for long.
+            gateway.end().await;
+        }
+        let why = failures.join("; ");
+        Err(Exit::with(exit::UNREACHABLE, format!("no first hop by {} to {}: {why}", self.first_hop, self.gateway)))
+    }
+
+    fn configuration(&self, by: By, port: u16, secret: Secret) -> Config {
+        let transport = if by == By::Tls { "tcp" } else { by.name() };
         let congestion_control = match self.settings.congestion_control.as_deref() {
             None => CongestionControl::System,
             Some("bbr") => CongestionControl::Auto,
@@ -164,8 +200,8 @@ impl Plan {
         };
         Config::agent(Agent {
             gateway: self.gateway.clone(),
-            port: self.first_hop.port.map_or(self.gateway.port, Into::into),
-            transport: by.to_owned(),
+            port,
+            transport: transport.to_owned(),
             congestion_control,
             credentials: self.credentials.clone(),
             contact: self.settings.user.clone(),
@@ -176,13 +212,16 @@ impl Plan {
     }
 
     /// Says that programs can come, and lets go of whoever waited to hear it.
-    fn announce(&self, detached: bool) -> Result<()> {
+    fn announce(&self, detached: bool, note: &str) -> Result<()> {
         let mut out = std::io::stdout();
         if !detached {
             writeln!(out, "an agent carries first hops to {} by {}", self.gateway, self.first_hop)?;
+            if !note.is_empty() {
+                writeln!(out, "{note}")?;
+            }
             return Ok(());
         }
-        writeln!(out, "{READY}").and_then(|()| out.flush()).context("whoever started the agent is gone")?;
+        writeln!(out, "{READY} {note}").and_then(|()| out.flush()).context("whoever started the agent is gone")?;
         let nothing = std::fs::OpenOptions::new().write(true).open("/dev/null").context("cannot open /dev/null")?;
         rustix::stdio::dup2_stdout(&nothing).context("cannot let go of standard output")?;
         std::env::set_current_dir("/").context("cannot leave the working directory")

@@ -18,7 +18,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a new agent may take until it has connected to its gateway: longer than its own patience with that.
-const START_TIME: Duration = Duration::from_secs(30);
+const START_TIME: Duration = Duration::from_secs(40);
 /// Programs find the descriptor that holds their agent above this number, out of the way of those that they choose.
 const HIGH: i32 = 100;
 
@@ -52,7 +52,15 @@ pub(crate) fn ensure(settings: &Settings, variables: &[Variable], failed: u8) ->
         ));
     }
     let Plan { agents, .. } = Plan::of(settings)?;
-    hold(&agents, variables).map(Some).map_err(|error| Exit::with(failed, crate::exit::sentence(&error)))
+    match hold(&agents, variables) {
+        Ok(held) => Ok(Some(held)),
+        // Reports of its sessions say it too.
+        Err(error) if agents.demanded().is_none() => {
+            eprintln!("phoebus: {}; it goes by tcp, without an agent", crate::exit::sentence(&error));
+            Ok(None)
+        }
+        Err(error) => Err(Exit::with(failed, crate::exit::sentence(&error))),
+    }
 }
 
 fn hold(agents: &Agents, variables: &[Variable]) -> Result<Held> {
@@ -61,7 +69,7 @@ fn hold(agents: &Agents, variables: &[Variable]) -> Result<Held> {
     let users = claim::users(agents)?;
     // An agent that is just leaving has it; afterwards it is gone.
     flock(&users, FlockOperation::LockShared).context("cannot hold the agent")?;
-    if agents.find().is_none() {
+    if agents.find_own().is_none() {
         start(agents, variables)?;
     }
     drop(starting);
@@ -82,32 +90,36 @@ fn start(agents: &Agents, variables: &[Variable]) -> Result<()> {
     let mut child = command.spawn().context("cannot start an agent")?;
     let out = child.stdout.take();
     child.wait().context("cannot start an agent")?;
-    if out.is_some_and(is_ready) {
+    if let Some(note) = out.and_then(readiness) {
+        if !note.is_empty() {
+            eprintln!("phoebus: {note}");
+        }
         return Ok(());
     }
     anyhow::bail!("{}", last_words(&path))
 }
 
-/// Whether the agent says that it can be used, before it ends and before patience does.
-fn is_ready(mut out: ChildStdout) -> bool {
+/// What the agent says once it can be used; none if it ends before, or patience does.
+fn readiness(mut out: ChildStdout) -> Option<String> {
     let deadline = Instant::now() + START_TIME;
     let mut said = Vec::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&out.as_fd(), PollFlags::IN)], Some(&left)) {
-            Ok(0) => return false,
+            Ok(0) => return None,
             Err(rustix::io::Errno::INTR) => continue,
             _ => {}
         }
-        let mut bytes = [0; 64];
+        let mut bytes = [0; 512];
         match out.read(&mut bytes) {
             Ok(n) if n > 0 => said.extend_from_slice(&bytes[..n]),
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            _ => return false,
+            _ => return None,
         }
-        if said.starts_with(READY.as_bytes()) {
-            return true;
+        if let Some(line) = said.strip_suffix(b"\n") {
+            let line = String::from_utf8_lossy(line);
+            return line.strip_prefix(READY).map(|note| note.trim().to_owned());
         }
     }
 }
