@@ -1,7 +1,8 @@
 //! A running gateway: started from a configuration, reloaded, drained.
 
 use crate::admin;
-use crate::config::{Config, Listen, Peer};
+use crate::choose;
+use crate::config::{AUTO, Config, Listen, Peer};
 use crate::keeper;
 use crate::listening::{Running, bind, run, run_when_free};
 use crate::pool::Pool;
@@ -287,7 +288,10 @@ impl Budget {
     fn within(config: &Config, available: u64) -> Result<Self, StartError> {
         let limits = &config.limits;
         let pipes = limits.pipes.map_or((available / 16).clamp(8, 1024), |n| n.get().into());
-        let ready = |peer: &Peer| u64::from(peer.pool.max) * u64::from(peer.profile.streams);
+        // More than are configured may be chosen.
+        let streams =
+            |peer: &Peer| peer.profile.streams.max(if peer.transport == AUTO { choose::STREAMS_MAX } else { 1 });
+        let ready = |peer: &Peer| u64::from(peer.pool.max) * u64::from(streams(peer));
         let pools: u64 = config.peers.values().map(ready).sum();
         // Sessions that find none left have fewer connections, and go on.
         let beside = if limits.streams.get() > 1 && !config.peers.is_empty() { available / 8 } else { 0 };
@@ -328,6 +332,13 @@ fn advise(config: &Config) {
             warn!("{advice}");
             said.push(advice);
         }
+    }
+    for peer in config.peers.values().filter(|peer| peer.transport == AUTO && peer.allowed.len() == 1) {
+        let only = &peer.allowed[0].transport;
+        info!(
+            peer = peer.name,
+            "auto has {only} alone to choose from: quic and udt need certificates, and to be allowed"
+        );
     }
     if config.rules.is_empty() {
         warn!("there are no [[allow]] rules: every session will be refused");

@@ -28,14 +28,14 @@ pub(crate) struct Hop {
     pub(crate) segment: Segment,
     /// The most that the session may send on it, in bits per second, if there is a bound.
     pub(crate) rate: Option<u64>,
+    /// What was asked for and not had, and what was chosen.
+    pub(crate) note: String,
     /// What the kernel knew when the session began.
     pub(crate) stats: Stats,
     /// The pool that lent the connection, for a hop to a peer.
     pub(crate) lent: Option<(Arc<Pool>, Warm)>,
     /// Connections that may make it up.
     pub(crate) streams: u16,
-    /// Why they are fewer than were asked for.
-    fewer: Option<String>,
     /// The right to have those beside the first.
     _slots: Vec<Slot>,
 }
@@ -67,16 +67,17 @@ pub(crate) async fn open(shared: &Shared, setup: &Setup, request: &Request) -> R
                 let by = if streams < own { name } else { config.name.as_str() };
                 format!("{asked} connections were asked for, and {by} grants {streams}")
             });
+            let notes = [fewer.unwrap_or_default(), pool.note_of(&warm)];
             Ok(Hop {
                 streams: u16::try_from(streams).unwrap_or(u16::MAX),
-                fewer,
                 _slots: slots,
                 stream: warm.stream.clone(),
                 to: name.to_owned(),
-                transport: pool.peer.transport.as_str().into(),
-                user_timeout: pool.peer.profile.user_timeout.0,
+                transport: pool.transport_of(&warm).into(),
+                user_timeout: warm.user_timeout(),
                 segment: Segment { profile: pool.peer.profile.name.clone(), neighbour: Neighbour::Peer(name.into()) },
                 rate: None,
+                note: notes.iter().filter(|note| !note.is_empty()).map(String::as_str).collect::<Vec<_>>().join("; "),
                 stats: warm.stream.stats().unwrap_or_default(),
                 lent: Some((pool.clone(), warm)),
             })
@@ -87,6 +88,7 @@ pub(crate) async fn open(shared: &Shared, setup: &Setup, request: &Request) -> R
             let addr =
                 stream.peer_addr().map_err(|e| Refusal::new(phoebus_net::code_of(&e), phoebus_net::reason(&e)))?;
             Ok(Hop {
+                note: stream.note().unwrap_or_default().to_owned(),
                 stats: stream.stats().unwrap_or_default(),
                 stream: Arc::new(stream),
                 to: addr.to_string(),
@@ -99,7 +101,6 @@ pub(crate) async fn open(shared: &Shared, setup: &Setup, request: &Request) -> R
                 rate: None,
                 lent: None,
                 streams: 1,
-                fewer: None,
                 _slots: Vec::new(),
             })
         }
@@ -107,12 +108,6 @@ pub(crate) async fn open(shared: &Shared, setup: &Setup, request: &Request) -> R
 }
 
 impl Hop {
-    /// What was asked for and not had.
-    pub(crate) fn note(&self) -> &str {
-        let unwatched = || self.lent.as_ref().and_then(|(pool, _)| pool.unwatched());
-        self.fewer.as_deref().or_else(|| self.stream.note()).or_else(unwatched).unwrap_or_default()
-    }
-
     /// Whether the connection had carried a session before.
     pub(crate) fn is_warm(&self) -> bool {
         self.lent.as_ref().is_some_and(|(_, warm)| warm.sessions > 0)
@@ -135,7 +130,7 @@ impl Hop {
             send_buffer: self.stats.send_buffer,
             receive_buffer: self.stats.receive_buffer,
             warm: self.is_warm(),
-            note: text(self.note()),
+            note: text(&self.note),
             streams: self.streams,
             rate: self.rate.unwrap_or(0),
         };

@@ -2,8 +2,7 @@
 
 use crate::live::Live;
 use crate::relay::Side;
-use crate::shared::{Phase, Shared};
-use phoebus_net::Stream;
+use crate::shared::{Phase, Setup, Shared};
 use phoebus_proto::session::Code;
 use phoebus_proto::units::Span;
 use std::sync::Arc;
@@ -35,13 +34,12 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
             tracing::warn!("{warning}");
             warned = Some(now);
         }
-        drop(setup);
         for live in shared.sessions.all() {
             let sample = live.look(now);
             if !idle.is_zero() && now.saturating_duration_since(sample.moved) > idle {
                 live.end(Code::Idle, format!("no byte has passed for {}", Span(idle)));
             } else if turn.is_multiple_of(RARELY) {
-                check_peers(&live);
+                check_peers(&setup, &live);
             }
         }
     }
@@ -50,16 +48,18 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// Ends a session one of whose peers is silent although it owes an acknowledgement.
-fn check_peers(live: &Live) {
+/// Ends a session one of whose peers is silent although it owes an acknowledgement, and takes note of what the two segments are
+/// like.
+fn check_peers(setup: &Setup, live: &Live) {
     let sides = [(Side::First, &live.facts.from), (Side::Second, &live.facts.next)];
     for ((side, name), limit) in sides.into_iter().zip(live.user_timeouts) {
-        if !limit.is_zero() && live.streams(side).iter().any(|stream| silent(stream) > limit) {
+        let stats: Vec<_> = live.streams(side).iter().filter_map(|stream| stream.stats().ok()).collect();
+        if !limit.is_zero() && stats.iter().any(|stats| stats.unheard() > limit) {
             live.end(Code::TimedOut, format!("{name} has acknowledged nothing for {}", Span(limit)));
         }
+        // Of several connections, each is like the others.
+        if let Some(first) = stats.first() {
+            live.teach(setup.peers.get(name), side, first);
+        }
     }
-}
-
-fn silent(stream: &Stream) -> Duration {
-    stream.stats().map_or(Duration::ZERO, |stats| stats.unheard())
 }

@@ -13,6 +13,9 @@
 //!
 //! Where a hop consists of several connections, `bundle` says who may bring further ones, and hands them to the relay.
 //!
+//! A peer with `transport = "auto"` is reached by what suits the segment to it: `survey` keeps what connections have measured of
+//! it, `choose` has the rules, and the peer's pool goes over to what they say.
+//!
 //! [`Config`] is the configuration, [`Status`] what `phoebus status` shows, [`serve`] the whole with its signals.
 //!
 //! The paths by which a session ends are few on purpose. Everything but the success of step 4 drops the connections, and a
@@ -22,6 +25,7 @@ mod admin;
 mod admit;
 mod bundle;
 mod caller;
+mod choose;
 pub mod config;
 mod connection;
 mod counters;
@@ -39,16 +43,19 @@ mod relay;
 mod request;
 mod reserve;
 mod seen;
+
 mod serve;
 mod session;
 mod shared;
 mod status;
+mod survey;
 mod transports;
 mod workers;
 
 pub use config::{Config, ConfigError, transports};
 pub use counters::Totals;
 pub use gateway::{Gateway, StartError};
-pub use pool::PoolStatus;
+pub use pool::{ChoiceStatus, PoolStatus};
 pub use serve::{Outcome, serve};
 pub use status::{CertificateStatus, HopStatus, SessionStatus, Status};
+pub use survey::SegmentStatus;

@@ -1,9 +1,11 @@
 //! Sessions that are open: what is known about each, how many bytes have passed, and how to end one.
 
+use crate::pool::Pool;
 use crate::relay::{Failure, Side};
 use crate::reserve::{Held, Reservations, Segment, TooMuch};
+use crate::survey::Mark;
 use crate::transports::shows_death;
-use phoebus_net::Stream;
+use phoebus_net::{Stats, Stream};
 use phoebus_proto::session::{Code, SessionId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -76,6 +78,8 @@ pub(crate) struct Live {
     held: Mutex<Holding>,
     reservations: OnceLock<Arc<Reservations>>,
     sample: Mutex<Sample>,
+    /// What the two connections had counted when they were last looked at.
+    marks: Mutex<[Mark; 2]>,
     end: OnceLock<(Code, String)>,
     wake: Notify,
 }
@@ -130,6 +134,7 @@ impl Live {
             up: AtomicU64::new(0),
             down: AtomicU64::new(0),
             sample: Mutex::new(Sample { at: now, up: 0, down: 0, moved: now, rate_up: 0.0, rate_down: 0.0 }),
+            marks: Mutex::default(),
             end: OnceLock::new(),
             wake: Notify::new(),
         })
@@ -241,6 +246,19 @@ impl Live {
                 Sample { at: now, up, down, moved, rate_up: rate(up, sample.up), rate_down: rate(down, sample.down) };
         }
         *sample
+    }
+
+    /// What the connection at this side had counted before this session.
+    pub(crate) fn mark(&self, side: Side, stats: &Stats) {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)[side as usize] = Mark::of(stats);
+    }
+
+    /// Lets the pool of the peer at this side, where it is one, learn from the counters of its first connection.
+    pub(crate) fn teach(&self, pool: Option<&Arc<Pool>>, side: Side, stats: &Stats) {
+        let side = side as usize;
+        let Some(pool) = pool else { return };
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.learn(&self.facts.transports[side], &mut marks[side], stats);
     }
 
     /// What the last look found.

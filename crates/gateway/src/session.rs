@@ -8,7 +8,7 @@ use crate::live::{Facts, Listed, Live};
 use crate::quota::{Full, Slot};
 use crate::record::Record;
 use crate::refusal::Refusal;
-use crate::relay::{Broken, End, Relay};
+use crate::relay::{Broken, End, Relay, Side};
 use crate::request::Request;
 use crate::reserve::{Neighbour, Segment, TooMuch};
 use crate::shared::{Phase, Setup, Shared};
@@ -47,6 +47,7 @@ pub(crate) async fn prepare(
     let facts = facts(&request, &hop, terms, asked.elapsed());
     let segments = [came_by(&request, terms), hop.segment.clone()];
     let live = Live::new(facts, [first, &hop.stream], segments, [terms.user_timeout, hop.user_timeout]);
+    live.mark(Side::Second, &hop.stats);
     // A reload finds it from here on.
     let listed = shared.sessions.list(live);
     let booked = request.requirements.rate;
@@ -127,6 +128,7 @@ impl Ready {
         let ends = self.ends(&first);
         // A raw connection carries this session alone.
         let start = if framed { first.stats().unwrap_or_default() } else { Stats::default() };
+        self.listed.mark(Side::First, &start);
         let start = Box::new(start);
         let mut relay = Relay::new(ends.0, ends.1, shared.pipes.clone(), setup.config.hold());
         let ended = relay.run(&self.listed).await;
@@ -188,7 +190,16 @@ impl Ready {
             None => stats,
         };
         let first = all(first.stats().unwrap_or_default().since(start), &relay.first);
-        let second = all(self.hop.stream.stats().unwrap_or_default().since(&self.hop.stats), &relay.second);
+        let second = self.hop.stream.stats().unwrap_or_default();
+        let pool = self.hop.lent.as_ref().map(|(pool, _)| pool);
+        self.listed.teach(pool, Side::Second, &second);
+        if let (Some(pool), Err(broken)) = (pool, ended)
+            && broken.side == Some(Side::Second)
+            && broken.failure.code() == Code::TimedOut
+        {
+            pool.doubt(&self.hop.transport);
+        }
+        let second = all(second.since(&self.hop.stats), &relay.second);
         let record = Record::new(&self.listed, ended, [first, second]);
         record.log();
         let counters = &shared.counters;
@@ -212,7 +223,7 @@ fn facts(request: &Request, hop: &Hop, terms: &Terms, opening: Duration) -> Fact
         next: hop.to.clone(),
         transports: [terms.transport.clone(), hop.transport.clone()],
         warm: hop.is_warm(),
-        note: hop.note().to_owned(),
+        note: hop.note.clone(),
         opening,
     }
 }

@@ -83,6 +83,9 @@ impl Setup {
             // The next gateway gets its time to fail first, and so to say why.
             opening: limits.connect_timeout.0 + limits.handshake_timeout.0,
             resolving: limits.resolve_timeout.0,
+            transport: limits.transport_timeout.0.min(limits.handshake_timeout.0),
+            retry: limits.transport_retry.0,
+            probe: limits.probe_interval.0,
         };
         let same = |old: &&Self| {
             let named = |config: &Config| (config.name.clone(), config.contact.clone());
@@ -93,8 +96,14 @@ impl Setup {
         let instance = old.map_or_else(|| RandomState::new().build_hasher().finish(), |old| old.instance);
         let pool = |peer: &Peer| {
             let own = Own { name: config.name.clone(), contact: config.contact.clone(), instance };
+            // A segment stays what it is, however it is to be used from now on.
+            let before = old.and_then(|old| old.peers.get(&peer.name));
+            let before = before.filter(|pool| pool.peer.address == peer.address).map(|pool| pool.survey.clone());
             // Every transport of a valid configuration is there.
-            let new = || Some(Pool::new(peer.clone(), (transports.to(peer)?, transports.beside(peer)), own, timeouts));
+            let new = || {
+                let ways = (transports.ways(peer)?, transports.beside(peer));
+                Some(Pool::new(peer.clone(), ways, before.unwrap_or_default(), own, timeouts))
+            };
             kept(peer).or_else(new).map(|pool| (peer.name.clone(), pool))
         };
         let peers = config.peers.values().filter_map(pool).collect();

@@ -1,8 +1,9 @@
 //! What carries this gateway's connections: transports by name and protection, the same before and after a reload as long as
 //! their credentials are.
 
-use crate::config::{ClientCertificate, Config, Driver, Listen, Peer};
+use crate::config::{AUTO, Allowed, ClientCertificate, Config, Driver, Listen, Peer};
 use crate::gateway::StartError;
+use crate::pool::Way;
 use phoebus_net::Error;
 use phoebus_net::credentials::{Credentials, CredentialsError};
 use phoebus_net::quic::{Options, Quic, ResetKey};
@@ -67,14 +68,26 @@ impl Transports {
         self.credentials.as_ref()?.warning(SystemTime::now())
     }
 
-    /// What connections to `peer` are made with.
-    pub(crate) fn to(&self, peer: &Peer) -> Option<Arc<dyn Transport>> {
-        self.get(&peer.transport, peer.security)
+    /// The ways to reach `peer`, in the order of its configuration.
+    pub(crate) fn ways(&self, peer: &Peer) -> Option<Vec<Way>> {
+        let way = |allowed: &Allowed| {
+            let security = match (peer.transport.as_str(), allowed.transport.as_str()) {
+                // Bare UDT is for those who ask for it.
+                (AUTO, "udt") => Security::Encrypt,
+                _ => peer.security,
+            };
+            Some(Way::new(&allowed.transport, self.get(&allowed.transport, security)?, allowed.port))
+        };
+        peer.allowed.iter().map(way).collect()
     }
 
     /// What tells that `peer` has died, where the connections themselves do not: the kernel resets those of TCP alone.
-    pub(crate) fn beside(&self, peer: &Peer) -> Option<Arc<dyn Transport>> {
-        if shows_death(&peer.transport) { None } else { self.get("tcp", peer.security) }
+    pub(crate) fn beside(&self, peer: &Peer) -> Option<Way> {
+        if peer.allowed.iter().all(|allowed| shows_death(&allowed.transport)) {
+            return None;
+        }
+        let port = peer.allowed.iter().find(|allowed| allowed.transport == "tcp").and_then(|allowed| allowed.port);
+        Some(Way::new("tcp", self.get("tcp", peer.security)?, port))
     }
 
     /// Listens as `listen` says. Called within the runtime that is to watch the socket.
@@ -120,7 +133,8 @@ impl Transports {
 
 fn names_quic(config: &Config) -> bool {
     let listeners = config.listeners.iter().map(|listen| &listen.transport);
-    listeners.chain(config.peers.values().map(|peer| &peer.transport)).any(|name| name == "quic")
+    let peers = config.peers.values().flat_map(|peer| &peer.allowed).map(|allowed| &allowed.transport);
+    listeners.chain(peers).any(|name| name == "quic")
 }
 
 /// Whether a connection of this transport fails at once when the process at its other end dies.

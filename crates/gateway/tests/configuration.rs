@@ -116,6 +116,45 @@ fn a_whole_configuration_is_read() {
 }
 
 #[test]
+fn auto_chooses_from_what_there_can_be() {
+    let peer = |more: &str| {
+        format!(
+            "{LEAST}[[peer]]\nname = \"pg2\"\naddress = \"pg2.example\"\nsecurity = \"none\"\ntransport = \"auto\"\n{more}"
+        )
+    };
+    let allowed = |text: &str| -> Vec<_> {
+        let config = parse(text);
+        let allowed = config.peers["pg2"].allowed.iter();
+        allowed.map(|allowed| (allowed.transport.clone(), allowed.port)).collect()
+    };
+    assert_eq!(allowed(&peer("")), [("tcp".to_owned(), None)], "without certificates");
+    assert_eq!(allowed(&peer("allowed = [\"tcp/5016\"]")), [("tcp".to_owned(), Some(5016))]);
+    for (more, expected) in [
+        ("allowed = [\"tcp\", \"quic\"]", "quic cannot be allowed: it needs certificates; expected [tls]"),
+        ("allowed = [\"udt/5007\"]", "udt cannot be allowed: it needs certificates"),
+        ("allowed = [\"sctp\"]", "auto has no rule for \"sctp\"; expected one of: tcp, quic, udt"),
+        ("allowed = [\"tcp/0\"]", "\"0\" is no port; expected a transport and its port, such as udt/5007"),
+        ("allowed = [\"tcp\", \"tcp/9\"]", "tcp is allowed twice"),
+        ("allowed = []", "nothing is allowed; expected some of: tcp, quic, udt"),
+        (
+            "allowed = [\"tcp\"]\nprofile = \"wan\"\n[profile.wan]\ncongestion_control = \"native\"",
+            "tcp cannot be allowed: it has no congestion control \"native\", which the peer's profile asks for",
+        ),
+        (
+            "profile = \"wan\"\n[profile.wan]\ncongestion_control = \"native\"",
+            "auto has nothing to choose from: tcp: it has",
+        ),
+    ] {
+        let message = error(&peer(more));
+        assert!(message.starts_with("pg.toml:") && message.contains(expected), "{message}");
+    }
+    let fixed = peer("allowed = [\"tcp\"]").replace("\"auto\"", "\"tcp\"");
+    assert!(error(&fixed).contains("allowed is what transport = \"auto\" chooses from"), "{}", error(&fixed));
+    assert!(error(&peer("").replace("\"auto\"", "\"sctp\"")).contains("expected one of: tcp, udt, quic, auto"));
+    assert!(error(&format!("{LEAST}[limits]\ntransport_timeout = \"0s\"")).contains("limits.transport_timeout is 0"));
+}
+
+#[test]
 fn a_bound_on_memory_covers_buffers_and_pipe() {
     let config = parse(&format!("{LEAST}[limits]\nbuffer = \"4MiB\"\npipe = \"1MiB\"\n"));
     let profile = &config.direct;

@@ -175,6 +175,26 @@ fn describe_pool(pool: &PoolStatus, text: &mut String) {
         pool.stale,
         pool.failed,
     );
+    let segment = &pool.segment;
+    if let Some(age) = segment.age_s {
+        let loss = segment.loss.map(|loss| format!(", loss {:.3} %", loss * 100.0)).unwrap_or_default();
+        let best = segment.bits_per_s.map(|bits| format!(", up to {}", rate(bits))).unwrap_or_default();
+        let rtt = segment.rtt_us as f64 / 1e3;
+        let _ = writeln!(text, "  segment: rtt {rtt:.1} ms{loss}{best}; last measured {} ago", duration(age));
+    }
+    let Some(choice) = &pool.choice else { return };
+    let _ = writeln!(
+        text,
+        "  chosen {} ago by rule \"{}\", because {}; congestion control {}, {} streams",
+        duration(choice.since_s),
+        choice.rule,
+        choice.because,
+        choice.congestion_control,
+        choice.streams,
+    );
+    for (transport, why) in &choice.failed {
+        let _ = writeln!(text, "  {transport} could not be had: {why}");
+    }
 }
 
 fn duration(seconds: f64) -> String {

@@ -1,7 +1,9 @@
 //! The configuration of a client-side agent (S1): a gateway on loopback with one peer, for the programs of one user.
 
 use super::pattern::Net;
-use super::{Auth, ClientCertificate, Config, Limits, Listen, Log, Pattern, Peer, Places, Pool, Route, Rule, Source};
+use super::{
+    Allowed, Auth, ClientCertificate, Config, Limits, Listen, Log, Pattern, Peer, Places, Pool, Route, Rule, Source,
+};
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
 use phoebus_net::{CongestionControl, Profile};
@@ -19,7 +21,7 @@ pub struct Agent {
     pub gateway: Endpoint,
     /// The port that takes the hop.
     pub port: u16,
-    /// What carries the hop: the name of a transport. All of it is encrypted.
+    /// What carries the hop: the name of a transport, or `auto`. All of it is encrypted.
     pub transport: String,
     /// How it is set up.
     pub congestion_control: CongestionControl,
@@ -57,6 +59,7 @@ impl Config {
         let peer = Peer {
             name: name.clone(),
             address: Endpoint { host: gateway.host.clone(), port },
+            allowed: Allowed::by(&transport),
             transport,
             security: Security::Encrypt,
             profile,

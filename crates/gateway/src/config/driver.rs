@@ -1,5 +1,6 @@
 //! `[[driver]]`: transports from shared libraries that the administrator lists (docs/guide/drivers.md, invariant 5).
 
+use super::allowed::AUTO;
 use super::read::Reader;
 use super::security::transports;
 use super::{ConfigError, raw};
@@ -37,7 +38,7 @@ impl Reader<'_> {
         let mut drivers: Vec<Driver> = Vec::new();
         for driver in raw {
             let name = driver.name.get_ref();
-            if !is_name(name) || name == "auto" {
+            if !is_name(name) || name == AUTO {
                 let message = format!("\"{name}\" is no name for a transport; expected one such as libudt");
                 return Err(self.at(&driver.name, message));
             }

@@ -4,6 +4,7 @@
 //! rules every session is refused (invariant 5).
 
 mod agent;
+mod allowed;
 mod driver;
 mod error;
 mod pattern;
@@ -12,6 +13,8 @@ mod read;
 mod security;
 
 pub use agent::Agent;
+pub(crate) use allowed::AUTO;
+pub use allowed::Allowed;
 pub use driver::Driver;
 pub use error::ConfigError;
 pub(crate) use pattern::is_local;
@@ -101,8 +104,10 @@ pub struct Peer {
     pub name: String,
     /// Where it listens.
     pub address: Endpoint,
-    /// What carries sessions to it.
+    /// What carries sessions to it: a transport's name, or `auto`.
     pub transport: String,
+    /// What may carry them, the preferred first: that one alone, or what `auto` chooses from.
+    pub allowed: Vec<Allowed>,
     /// The least protection of connections to it and from it.
     pub security: Security,
     /// How connections to it are set up.
@@ -131,7 +136,7 @@ impl Peer {
 
 /// `profile` with the rate of another, where that makes no difference: drivers may take theirs only when they connect.
 fn unrated(profile: &Arc<Profile>, other: &Profile, transport: &str) -> Arc<Profile> {
-    if !security::transports().iter().any(|own| own == transport) {
+    if transport != AUTO && !security::transports().iter().any(|own| own == transport) {
         return profile.clone();
     }
     Arc::new(Profile { rate: other.rate, ..Profile::clone(profile) })

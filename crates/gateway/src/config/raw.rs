@@ -109,6 +109,8 @@ pub(super) struct Peer {
     pub(super) name: Spanned<String>,
     pub(super) address: Spanned<String>,
     pub(super) transport: Option<Spanned<String>>,
+    /// With `transport = "auto"`: what it may choose from, the preferred first, with a port where that is another.
+    pub(super) allowed: Option<Spanned<Vec<Spanned<String>>>>,
     pub(super) security: Option<Spanned<String>>,
     pub(super) profile: Option<Spanned<String>>,
     /// Instead of the profile's.
@@ -198,6 +200,15 @@ pub struct Limits {
     pub connect_timeout: Span,
     /// Resolving a name, within `connect_timeout`. 10 s: two servers that do not answer at first.
     pub resolve_timeout: Span,
+    /// How long a transport that `auto` chose may take to reach the peer before the next is tried. 3 s: two losses of a first
+    /// packet, which is sent again after 1 s, and then no more than a user waits for without wondering.
+    pub transport_timeout: Span,
+    /// How long a transport that `auto` could not have is not tried again; each failure in a row doubles it, up to 32 times
+    /// that. 1 minute: a filter is there for hours, a peer that starts again for seconds.
+    pub transport_retry: Span,
+    /// How often `auto` asks a peer that no session goes to how long its answer takes. 1 minute: a handshake's packets, and
+    /// soon enough for a route that has changed.
+    pub probe_interval: Span,
     /// A session without a byte for this long is ended. 0, never, by default: a direct connection would live on too, and
     /// keepalive finds the dead ones.
     pub idle_timeout: Span,
@@ -229,6 +240,9 @@ impl Default for Limits {
             handshake_timeout: seconds(10),
             connect_timeout: seconds(60),
             resolve_timeout: seconds(10),
+            transport_timeout: seconds(3),
+            transport_retry: seconds(60),
+            probe_interval: seconds(60),
             idle_timeout: seconds(0),
             peer_idle_timeout: seconds(900),
             drain_timeout: seconds(60),

@@ -192,7 +192,6 @@ impl Reader<'_> {
                     format!("pool.min is {} and pool.max {}; expected min to be at most max", pool.min, pool.max);
                 return Err(self.at(place, message));
             }
-            let transport = self.transport(peer.transport.as_ref(), carriage)?;
             let mut profile = self.profile(peer.profile.as_ref(), profiles)?;
             if let Some(streams) = &peer.streams {
                 if !(1..=STREAMS_MAX).contains(streams.get_ref()) {
@@ -204,11 +203,13 @@ impl Reader<'_> {
             if is_bounded && profile.streams > 1 {
                 profile = Arc::new((*profile).clone().divided());
             }
+            let (transport, allowed) = self.carried_by(peer, &profile, carriage)?;
             let valid = Peer {
                 name: name.clone(),
                 address: raw::endpoint(peer.address.get_ref()).map_err(|message| self.at(&peer.address, message))?,
                 security: self.peer_security(peer, &transport, carriage)?,
                 transport,
+                allowed,
                 profile,
                 from: peer.from.iter().map(|net| self.parse(net)).collect::<Result<_, _>>()?,
                 pool,
@@ -304,6 +305,9 @@ impl Reader<'_> {
             ("handshake_timeout", limits.handshake_timeout),
             ("connect_timeout", limits.connect_timeout),
             ("resolve_timeout", limits.resolve_timeout),
+            ("transport_timeout", limits.transport_timeout),
+            ("transport_retry", limits.transport_retry),
+            ("probe_interval", limits.probe_interval),
             ("peer_idle_timeout", limits.peer_idle_timeout),
         ] {
             if span.0.is_zero() {

@@ -1,5 +1,6 @@
 //! What carries the connections of listeners and peers, and what protects them.
 
+use super::allowed::AUTO;
 use super::read::Reader;
 use super::{ClientCertificate, ConfigError, Driver, raw};
 use phoebus_net::credentials::{CredentialFiles, Credentials};
@@ -10,8 +11,8 @@ use toml::Spanned;
 /// What this gateway could use.
 pub(super) struct Carriage {
     /// Names of transports.
-    names: Vec<String>,
-    has_credentials: bool,
+    pub(super) names: Vec<String>,
+    pub(super) has_credentials: bool,
 }
 
 /// Names of the transports that this program has.
@@ -20,7 +21,7 @@ pub fn transports() -> Vec<String> {
 }
 
 /// How to get certificates, for whoever has none.
-const MAKE: &str = "expected [tls] with certificate, key and authorities (phoebus cert init makes them)";
+pub(super) const MAKE: &str = "expected [tls] with certificate, key and authorities (phoebus cert init makes them)";
 
 impl Carriage {
     pub(super) fn of(credentials: Option<&Credentials>, drivers: &[Driver]) -> Self {
@@ -31,7 +32,8 @@ impl Carriage {
     /// What a connection of this transport can be protected by.
     fn can(transport: &str) -> &'static [Security] {
         match transport {
-            "tcp" => &[Security::Encrypt, Security::Auth, Security::None],
+            // What `auto` chooses besides TCP is encrypted whatever the least is.
+            "tcp" | AUTO => &[Security::Encrypt, Security::Auth, Security::None],
             "quic" => &[Security::Encrypt],
             // TLS goes over all of them; but what follows it on a transport that is no socket is nobody's gain.
             _ => &[Security::Encrypt, Security::None],

@@ -1,6 +1,7 @@
 //! Further connections of a hop: each asks the peer to join a session that the first has opened (`docs/protocol/session.md`
 //! §6.7).
 
+use super::way::Chosen;
 use super::{OUT_SIZE, Pool, Warm};
 use crate::bundle::{Lender, Newcomer, Roster};
 use crate::handshake::Asking;
@@ -10,6 +11,7 @@ use phoebus_proto::session::message::Attach;
 use phoebus_proto::session::{Mode, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -17,12 +19,13 @@ impl Pool {
     /// Brings the connections that make `streams` with the first one, `opened`, as they come; those that cannot be had are left
     /// out.
     pub(crate) fn attach(self: &Arc<Self>, opened: &Warm, streams: u16) -> Option<Arc<Roster>> {
+        let by = opened.by.clone();
         let opened = opened.opened().filter(|_| streams > 1)?;
         let token: Arc<[u8]> = opened.token.into();
         let roster = Roster::new(streams - 1);
         for index in 1..streams {
             let (pool, roster) = (self.clone(), roster.clone());
-            let place = Place { session: opened.session, token: token.clone(), index };
+            let place = Place { session: opened.session, token: token.clone(), index, by: by.clone() };
             tokio::spawn(async move {
                 let limit = pool.limits.greeting;
                 let why = match timeout(limit, pool.attach_one(&place, &roster)).await {
@@ -39,14 +42,16 @@ impl Pool {
 
     async fn attach_one(self: &Arc<Self>, place: &Place, roster: &Arc<Roster>) -> Result<(), Refusal> {
         let late = || Refusal::new(phoebus_proto::session::Code::NoSession, "the session was over before");
-        if let Some(mut warm) = self.take() {
+        if self.chosen().is_like(&place.by)
+            && let Some(mut warm) = self.take()
+        {
             let Some(seat) = roster.seat() else {
                 self.keep(warm);
                 return Err(late());
             };
             let padding = warm.manner(Place::STREAMS).padding;
             warm.asking.attach(&place.attach(padding)).map_err(|e| self.cannot_ask(&e))?;
-            match self.hear(&mut warm).await {
+            match self.hear(&mut warm, Duration::MAX).await {
                 Ok(()) => {
                     self.counts.reused.fetch_add(1, Ordering::Relaxed);
                     return self.joined(warm).map(|newcomer| seat.take(newcomer));
@@ -55,7 +60,7 @@ impl Pool {
                 Err(_) => self.counts.stale.fetch_add(1, Ordering::Relaxed),
             };
         }
-        let stream = self.dial().await?;
+        let stream = self.dial(&place.by, Duration::MAX).await?;
         let Some(seat) = roster.seat() else {
             // It takes a greeting to be of use to another.
             stream.close();
@@ -63,8 +68,8 @@ impl Pool {
         };
         let (hello, auth, attach) = (self.own.hello(), self.auth(), place.attach(0));
         let asking = Asking::join(vec![0; OUT_SIZE], Vec::new(), &hello, auth.as_ref(), &attach);
-        let mut warm = Warm::new(stream, asking.map_err(|e| self.cannot_ask(&e))?, Mode::Framed);
-        self.hear(&mut warm).await.map_err(|unheard| unheard.refusal)?;
+        let mut warm = Warm::new(stream, asking.map_err(|e| self.cannot_ask(&e))?, Mode::Framed, place.by.clone());
+        self.hear(&mut warm, Duration::MAX).await.map_err(|unheard| unheard.refusal)?;
         self.joined(warm).map(|newcomer| seat.take(newcomer))
     }
 
@@ -89,6 +94,8 @@ struct Place {
     session: SessionId,
     token: Arc<[u8]>,
     index: u16,
+    /// As the first connection was made.
+    by: Arc<Chosen>,
 }
 
 impl Place {

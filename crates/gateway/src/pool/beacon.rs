@@ -1,10 +1,10 @@
 //! The TCP connection beside a hop over UDP, whose reset says at once that the peer's process has died: the kernel resets what
 //! a dead process had over TCP, and nobody does so for the rest (`docs/protocol/session.md` §6.6).
 
-use super::{Pool, lock};
+use super::{Pool, Way, lock};
 use crate::live::Sessions;
+use crate::transports::shows_death;
 use phoebus_net::Stream;
-use phoebus_net::transport::Transport;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::Hello;
 use std::io;
@@ -33,13 +33,19 @@ impl Pool {
     /// Keeps a beacon at the peer until the pool is closed. When it shows that the peer has died, the `sessions` that would not
     /// notice are ended.
     pub(crate) async fn watch(self: Arc<Self>, sessions: Arc<Sessions>) {
-        let Some(beside) = self.beside.clone() else { return };
+        let Some(beside) = &self.beside else { return };
         let (mut pause, mut said) = (AGAIN, false);
+        let mut chosen = self.chosen.subscribe();
+        // Once it was needed it stays: sessions may go on by a way that is no longer in force.
+        tokio::select! {
+            _ = chosen.wait_for(|chosen| !shows_death(&self.way(chosen).transport)) => {}
+            () = self.ended.notified() => return,
+        }
         while !self.closed.load(Ordering::Relaxed) {
-            match timeout(self.limits.greeting, self.light(&beside)).await {
+            match timeout(self.limits.greeting, self.light(beside)).await {
                 Ok(Ok(stream)) => {
                     (pause, said) = (AGAIN, false);
-                    info!(peer = self.peer.name, "a beacon is lit beside {}", self.peer.transport);
+                    info!(peer = self.peer.name, "a beacon is lit beside {}", self.hidden());
                     self.has_beacon.store(true, Ordering::Relaxed);
                     let out = tokio::select! {
                         out = out(&stream) => out,
@@ -57,7 +63,7 @@ impl Pool {
                         warn!(
                             peer = self.peer.name,
                             "no TCP connection beside {}: if {} dies, sessions fail only after its silence ({why})",
-                            self.peer.transport,
+                            self.hidden(),
                             self.peer.name,
                         );
                     }
@@ -79,14 +85,23 @@ impl Pool {
 
     /// Lets everything go that is connected to a peer that has died.
     pub(crate) fn give_up(&self) {
-        self.transport.abandon(&self.peer.name, Code::Reset, "the peer's process has died");
+        for way in &self.ways {
+            way.over.abandon(&self.peer.name, Code::Reset, "the peer's process has died");
+        }
         lock(&self.idle).clear();
     }
 
-    async fn light(&self, beside: &Arc<dyn Transport>) -> Result<Arc<Stream>, crate::refusal::Refusal> {
-        let stream = self.reach(beside).await?;
+    async fn light(&self, beside: &Way) -> Result<Arc<Stream>, crate::refusal::Refusal> {
+        let by = self.chosen();
+        let stream = self.reach(beside, &self.peer.profile, self.limits.greeting).await?;
         let hello = Hello { beacon: true, ..self.own.hello() };
-        Ok(self.greet_on(stream, &hello).await?.stream)
+        Ok(self.greet_on(stream, &by, &hello).await?.stream)
+    }
+
+    /// What the beacon is beside of.
+    fn hidden(&self) -> String {
+        let ways = self.ways.iter().map(|way| &*way.transport).filter(|transport| !shows_death(transport));
+        ways.collect::<Vec<_>>().join(" and ")
     }
 
     fn heed(&self, out: &Out, sessions: &Sessions) {
@@ -99,21 +114,16 @@ impl Pool {
                     peer,
                     sessions = ended,
                     "the peer has died: its TCP connection beside {} was reset",
-                    self.peer.transport
+                    self.hidden()
                 );
             }
             Out::Closed => {
                 // It is going, and has no more use for the others.
                 lock(&self.idle).clear();
-                debug!(peer, "the peer has put the beacon beside {} out", self.peer.transport);
+                debug!(peer, "the peer has put the beacon beside {} out", self.hidden());
             }
             Out::Silent(error) => {
-                info!(
-                    peer,
-                    "the TCP connection beside {} has failed: {}",
-                    self.peer.transport,
-                    phoebus_net::reason(error)
-                );
+                info!(peer, "the TCP connection beside {} has failed: {}", self.hidden(), phoebus_net::reason(error));
             }
         }
     }

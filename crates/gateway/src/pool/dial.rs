@@ -1,12 +1,13 @@
 //! Reaching a peer: its addresses, a connection, its greeting; and what is said when that fails.
 
 use super::warm::mode_on;
-use super::{OUT_SIZE, Pool, Warm, lock};
+use super::way::Chosen;
+use super::{OUT_SIZE, Pool, Warm, Way, lock};
 use crate::handshake::{Asking, HandshakeError, answer};
 use crate::refusal::Refusal;
 use phoebus_net::host::Host;
-use phoebus_net::transport::{Target, Transport};
-use phoebus_net::{Error, Stream, code_of, dial};
+use phoebus_net::transport::Target;
+use phoebus_net::{Error, Profile, Stream, code_of, dial};
 use phoebus_proto::agent::AGENT;
 use phoebus_proto::endpoint::Host as HostName;
 use phoebus_proto::session::initiator::State;
@@ -15,6 +16,7 @@ use phoebus_proto::session::{Code, ProtocolError};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 
 impl Pool {
@@ -42,10 +44,11 @@ impl Pool {
         Ok(found)
     }
 
-    /// Connects for sessions.
-    pub(super) async fn dial(&self) -> Result<Stream, Refusal> {
-        let stream = self.reach(&self.transport).await?;
-        self.has_streams.store(stream.has_true_ends(), Ordering::Relaxed);
+    /// Connects for sessions, within `limit`.
+    pub(super) async fn dial(&self, by: &Chosen, limit: Duration) -> Result<Stream, Refusal> {
+        let way = self.way(by);
+        let stream = self.reach(way, &by.profile, limit).await?;
+        way.has_streams.store(stream.has_true_ends(), Ordering::Relaxed);
         self.counts.dialled.fetch_add(1, Ordering::Relaxed);
         if let Some(note) = stream.note() {
             debug!(peer = self.peer.name, "{note}");
@@ -53,38 +56,45 @@ impl Pool {
         Ok(stream)
     }
 
-    /// Connects to the peer by `transport`.
-    pub(super) async fn reach(&self, transport: &Arc<dyn Transport>) -> Result<Stream, Refusal> {
+    /// Connects to the peer by `way`, within `limit`.
+    pub(super) async fn reach(&self, way: &Way, profile: &Profile, limit: Duration) -> Result<Stream, Refusal> {
         let refused = |error: Error| Refusal::at(&self.peer.name, error.code(), error.to_string());
         let mut addresses = lock(&self.addresses).clone();
         if addresses.is_empty() {
             addresses = self.resolve().await.map_err(refused)?;
         }
-        let (profile, limit) = (&self.peer.profile, self.limits.greeting);
+        if let Some(port) = way.port {
+            addresses.iter_mut().for_each(|addr| addr.set_port(port));
+        }
+        let limit = limit.min(self.limits.greeting);
         let stream = match addresses[..] {
             // The greeting can go before there is an answer only where there is no other address to fall back to.
             [only] => {
                 let target = Target { addr: only, name: self.target.clone(), early: true };
-                transport.connect(&target, profile, limit).await
+                way.over.connect(&target, profile, limit).await
             }
-            _ => dial::connect_by(transport, &self.target, &addresses, profile, limit).await,
+            _ => dial::connect_by(&way.over, &self.target, &addresses, profile, limit).await,
         };
         stream.map_err(refused)
     }
 
-    /// A connection that is ready for sessions.
-    pub(super) async fn greet(&self) -> Result<Warm, Refusal> {
-        let warm = self.greet_on(self.dial().await?, &self.own.hello()).await?;
+    /// A connection that is ready for sessions, reached within `limit`.
+    pub(super) async fn greet(&self, by: &Arc<Chosen>, limit: Duration) -> Result<Warm, Refusal> {
+        let warm = self.greet_on(self.dial(by, limit).await?, by, &self.own.hello()).await?;
+        self.survey.works(self.transport_of(&warm));
+        if let Ok(stats) = warm.stream.stats() {
+            self.survey.saw_stats(&stats, Instant::now());
+        }
         self.look_at(&warm);
         Ok(warm)
     }
 
     /// Says `hello` on a new connection, and hears the peer's.
-    pub(super) async fn greet_on(&self, stream: Stream, hello: &Hello<'_>) -> Result<Warm, Refusal> {
+    pub(super) async fn greet_on(&self, stream: Stream, by: &Arc<Chosen>, hello: &Hello<'_>) -> Result<Warm, Refusal> {
         let asking = Asking::greet(vec![0; OUT_SIZE], Vec::new(), hello, self.auth().as_ref());
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
         let mode = mode_on(&stream, 1);
-        let mut warm = Warm::new(stream, asking, mode);
+        let mut warm = Warm::new(stream, asking, mode, by.clone());
         answer(&warm.stream, &mut warm.asking, &mut false).await.map_err(|error| self.failed(&error))?;
         if let Some(hello) = warm.asking.hello()
             && hello.name != self.peer.name

@@ -2,8 +2,6 @@
 
 use super::{Pool, Warm, lock};
 use crate::refusal::Refusal;
-use phoebus_proto::session::Code;
-use phoebus_proto::units::Span;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -24,24 +22,38 @@ impl Pool {
         let mut resolved: Option<Instant> = None;
         while !self.closed.load(Ordering::Relaxed) {
             if resolved.is_none_or(|at| at.elapsed() > RESOLVE_AGAIN) {
+                self.look_at_host();
                 match self.resolve().await {
                     Ok(_) => resolved = Some(Instant::now()),
                     Err(error) => warn!(peer = self.peer.name, "{error}"),
                 }
             }
             self.sweep();
+            if self.is_due() {
+                self.prove().await;
+            }
             let mut pause = LOOK;
+            // Ways that lead nowhere one after the other: then it is the peer that is not there.
+            let mut lost = 0;
             while lock(&self.idle).len() < self.least() && !self.closed.load(Ordering::Relaxed) {
-                match timeout(self.limits.greeting, self.greet()).await {
+                let by = self.chosen();
+                let limit = self.patience().unwrap_or(self.limits.greeting);
+                match timeout(limit, self.greet(&by, limit)).await {
                     Ok(Ok(warm)) => {
                         retry = LOOK;
                         self.keep(warm);
                     }
                     failed => {
-                        let why = match failed {
-                            Ok(Err(refusal)) => refusal.reason,
-                            _ => format!("{} did not answer in time", self.peer.name),
+                        let refusal = match failed {
+                            Ok(Err(refusal)) => refusal,
+                            _ => self.unanswered(limit),
                         };
+                        self.fall_back(&by, &refusal);
+                        lost += 1;
+                        if lost < self.ways.len() {
+                            continue;
+                        }
+                        let why = refusal.reason;
                         self.counts.failed.fetch_add(1, Ordering::Relaxed);
                         warn!(peer = self.peer.name, retry_s = retry.as_secs(), "no connection is ready: {why}");
                         pause = retry;
@@ -50,24 +62,34 @@ impl Pool {
                     }
                 }
             }
+            self.reconsider().await;
             let _ = timeout(pause, self.wanted.notified()).await;
         }
     }
 
     /// Makes a connection ahead of need, now: whether the peer can be had shows.
     pub(crate) async fn try_peer(&self) -> Result<(), Refusal> {
-        let limit = self.limits.greeting;
-        let warm = timeout(limit, self.greet()).await.unwrap_or_else(|_| {
-            let reason = format!("{} did not answer within {}", self.peer.name, Span(limit));
-            Err(Refusal::at(&self.peer.name, Code::TimedOut, reason))
-        })?;
-        self.keep(warm);
-        Ok(())
+        let mut first: Option<Refusal> = None;
+        for left in (0..self.ways.len()).rev() {
+            let by = self.chosen();
+            let limit = self.patience().filter(|_| left > 0).unwrap_or(self.limits.greeting);
+            match timeout(limit, self.greet(&by, limit)).await.unwrap_or_else(|_| Err(self.unanswered(limit))) {
+                Ok(warm) => {
+                    self.keep(warm);
+                    return Ok(());
+                }
+                Err(refusal) => {
+                    self.fall_back(&by, &refusal);
+                    first.get_or_insert(refusal);
+                }
+            }
+        }
+        first.map_or(Ok(()), Err)
     }
 
     /// The connection used last: its window is the freshest.
     pub(super) fn take(&self) -> Option<Warm> {
-        if self.has_streams.load(Ordering::Relaxed) {
+        if self.has_streams() {
             return None;
         }
         loop {
@@ -85,7 +107,8 @@ impl Pool {
     pub(super) fn keep(&self, mut warm: Warm) {
         warm.since = Instant::now();
         let mut idle = lock(&self.idle);
-        if self.closed.load(Ordering::Relaxed) || idle.len() >= self.most() {
+        let outdated = !warm.by.is_like(&self.chosen());
+        if outdated || self.closed.load(Ordering::Relaxed) || idle.len() >= self.most() {
             warm.stream.disarm();
         } else {
             idle.push(warm);
@@ -119,6 +142,11 @@ impl Pool {
 
     fn for_hops(&self, hops: u32) -> usize {
         let hops = hops as usize;
-        if self.has_streams.load(Ordering::Relaxed) { hops.min(1) } else { hops * usize::from(self.streams()) }
+        if self.has_streams() { hops.min(1) } else { hops * usize::from(self.streams()) }
+    }
+
+    /// Whether sessions by the way in force are streams of one connection, as far as was seen.
+    fn has_streams(&self) -> bool {
+        self.way(&self.chosen()).has_streams.load(Ordering::Relaxed)
     }
 }

@@ -7,15 +7,20 @@ mod beacon;
 mod dial;
 mod keep;
 mod warm;
+mod way;
 
 pub(crate) use beacon::is_death;
 pub(crate) use warm::{Unplugged, Warm};
+pub use way::ChoiceStatus;
+pub(crate) use way::Way;
 
 use crate::config::Peer;
 use crate::handshake::{Asking, HandshakeError, answer};
 use crate::refusal::Refusal;
 use crate::request::{Manner, Request};
-use phoebus_net::transport::{Security, Transport};
+use crate::survey::{SegmentStatus, Survey};
+use phoebus_net::Stream;
+use phoebus_net::transport::Security;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::message::{Auth, Hello, Open};
@@ -23,10 +28,11 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use tokio::sync::Notify;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tracing::debug;
+use way::Chosen;
 
 /// Room for what is sent to a peer at once: HELLO, AUTH, and an OPEN with a path, names of ordinary length, and padding.
 const OUT_SIZE: usize = 4096 + Open::PADDING_MAX as usize;
@@ -34,9 +40,18 @@ const OUT_SIZE: usize = 4096 + Open::PADDING_MAX as usize;
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) peer: Peer,
-    transport: Arc<dyn Transport>,
-    /// What tells of the peer's death, where that one does not.
-    beside: Option<Arc<dyn Transport>>,
+    /// At least one; the preferred one first.
+    ways: Vec<Way>,
+    /// How new connections are made.
+    chosen: watch::Sender<Arc<Chosen>>,
+    /// What is known of the segment.
+    pub(crate) survey: Arc<Survey>,
+    /// Whether this process may send by bbr, as last tried.
+    may_bbr: AtomicBool,
+    /// Whether somebody doubts that the way in force still leads there.
+    doubted: AtomicBool,
+    /// What tells of the peer's death, where some way does not.
+    beside: Option<Way>,
     has_beacon: AtomicBool,
     /// What the peer has to prove to be.
     target: Arc<str>,
@@ -45,8 +60,6 @@ pub(crate) struct Pool {
     idle: Mutex<Vec<Warm>>,
     /// The peer's addresses, as last resolved.
     addresses: Mutex<Vec<SocketAddr>>,
-    /// Whether sessions are streams of one connection, as far as was seen.
-    has_streams: AtomicBool,
     wanted: Notify,
     ended: Notify,
     closed: AtomicBool,
@@ -80,6 +93,11 @@ pub(crate) struct Timeouts {
     pub(crate) opening: Duration,
     /// A name.
     pub(crate) resolving: Duration,
+    /// A way of several, and for how long one is left alone that failed.
+    pub(crate) transport: Duration,
+    pub(crate) retry: Duration,
+    /// From one look at an idle segment to the next.
+    pub(crate) probe: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -91,14 +109,18 @@ struct Counts {
 }
 
 /// The state of a pool at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PoolStatus {
     /// The peer.
     pub peer: String,
     /// Its address, as configured.
     pub address: String,
-    /// What carries sessions to it.
+    /// What carries new sessions to it.
     pub transport: String,
+    /// Why, where that was chosen.
+    pub choice: Option<ChoiceStatus>,
+    /// What is known of the segment.
+    pub segment: SegmentStatus,
     /// The least protection of connections to it.
     pub security: String,
     /// Connections ready now.
@@ -116,36 +138,42 @@ pub struct PoolStatus {
 }
 
 impl Pool {
-    /// Of connections to `peer` by `transport`, with a beacon of another `beside` it.
+    /// Of connections to `peer` by one of these ways, of which there is one at least, with a beacon `beside` them.
     pub(crate) fn new(
         peer: Peer,
-        (transport, beside): (Arc<dyn Transport>, Option<Arc<dyn Transport>>),
+        (ways, beside): (Vec<Way>, Option<Way>),
+        survey: Arc<Survey>,
         own: Own,
         limits: Timeouts,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        let pool = Arc::new(Self {
             target: peer.name.as_str().into(),
+            chosen: watch::Sender::new(Arc::new(Chosen::configured(peer.profile.clone()))),
             peer,
-            transport,
+            ways,
+            survey,
+            may_bbr: AtomicBool::new(false),
+            doubted: AtomicBool::new(false),
             beside,
             has_beacon: AtomicBool::new(false),
             own,
             limits,
             idle: Mutex::default(),
             addresses: Mutex::default(),
-            has_streams: AtomicBool::new(false),
             wanted: Notify::new(),
             ended: Notify::new(),
             closed: AtomicBool::new(false),
             advised: AtomicBool::new(false),
             misnamed: AtomicBool::new(false),
             counts: Counts::default(),
-        })
+        });
+        pool.begin();
+        pool
     }
 
     /// Connections of which hops to the peer are to consist.
     pub(crate) fn streams(&self) -> u16 {
-        self.peer.profile.streams
+        self.chosen().profile.streams
     }
 
     /// Asks the peer for the session of `request` on `streams` connections, the first of which is returned: one that is ready if
@@ -165,51 +193,93 @@ impl Pool {
         }
     }
 
+    /// By the way in force; if that does not lead to the peer, by the next.
     async fn open_unhurried(&self, request: &Request, streams: u16) -> Result<Warm, Refusal> {
+        let mut first: Option<Refusal> = None;
+        for left in (0..self.ways.len()).rev() {
+            let by = self.chosen();
+            let patience = self.patience().filter(|_| left > 0).unwrap_or(Duration::MAX);
+            match self.open_by(&by, patience, request, streams).await {
+                Ok(warm) => return Ok(warm),
+                Err(Unheard { refusal, dead: true, .. }) => {
+                    self.fall_back(&by, &refusal);
+                    first.get_or_insert(refusal);
+                }
+                Err(unheard) => return Err(unheard.refusal),
+            }
+        }
+        Err(first.unwrap_or_else(|| Refusal::new(Code::Internal, "there is no way to the peer")))
+    }
+
+    /// By this way, of which the peer has to be heard within `patience`.
+    async fn open_by(
+        &self,
+        by: &Arc<Chosen>,
+        patience: Duration,
+        request: &Request,
+        streams: u16,
+    ) -> Result<Warm, Unheard> {
         let name = &self.own.name;
         if let Some(mut warm) = self.take() {
             let manner = warm.manner(streams);
-            request.onward(name, manner, |open| warm.asking.open(open)).map_err(|e| self.cannot_ask(&e))?;
-            match self.hear(&mut warm).await {
+            let asked = request.onward(name, manner, |open| warm.asking.open(open));
+            asked.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
+            match self.hear(&mut warm, patience).await {
                 Ok(()) => {
                     self.counts.reused.fetch_add(1, Ordering::Relaxed);
-                    return self.answered(warm, request, manner).await;
+                    return self.answered(warm, request, manner).await.map_err(Unheard::heard);
                 }
-                Err(Unheard { refusal, dead: false }) => return Err(refusal),
+                Err(unheard) if !unheard.dead || unheard.silent => return Err(unheard),
                 Err(_) => debug!(peer = self.peer.name, "a connection that seemed ready was dead; asking on a new one"),
             }
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
         }
-        let (mut warm, mut manner) = self.ask_anew(request, streams).await?;
-        let mut heard = self.hear(&mut warm).await;
+        let (mut warm, mut manner) = self.ask_anew(by, patience, request, streams).await?;
+        let mut heard = self.hear(&mut warm, patience).await;
         if matches!(heard, Err(Unheard { dead: true, .. })) && warm.is_one_of_many() {
             // The connection that this was to be a stream of had died unnoticed.
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
-            (warm, manner) = self.ask_anew(request, streams).await?;
-            heard = self.hear(&mut warm).await;
+            (warm, manner) = self.ask_anew(by, patience, request, streams).await?;
+            heard = self.hear(&mut warm, patience).await;
         }
-        heard.map_err(|unheard| unheard.refusal)?;
-        self.answered(warm, request, manner).await
+        heard?;
+        self.answered(warm, request, manner).await.map_err(Unheard::heard)
     }
 
-    /// Waits for the peer's answer.
-    async fn hear(&self, warm: &mut Warm) -> Result<(), Unheard> {
+    /// Waits for the peer's answer. What was sent has to be acknowledged within `patience`; the answer itself may take as long
+    /// as it takes the destination.
+    async fn hear(&self, warm: &mut Warm, patience: Duration) -> Result<(), Unheard> {
         let mut heard = false;
-        answer(&warm.stream, &mut warm.asking, &mut heard).await.map_err(|error| Unheard {
-            refusal: self.failed(&error),
-            dead: !heard && matches!(error, HandshakeError::Closed | HandshakeError::Io(_)),
-        })
+        let stream = warm.stream.clone();
+        tokio::select! {
+            biased;
+            result = answer(&stream, &mut warm.asking, &mut heard) => result.map_err(|error| Unheard {
+                refusal: self.failed(&error),
+                dead: !heard && matches!(error, HandshakeError::Closed | HandshakeError::Io(_)),
+                silent: false,
+            }),
+            () = silence(&stream, patience) => {
+                Err(Unheard { silent: true, ..Unheard::dead(self.unanswered(patience)) })
+            }
+        }
     }
 
     /// A connection on which the peer is asked as soon as it has greeted.
-    async fn ask_anew(&self, request: &Request, streams: u16) -> Result<(Warm, Manner), Refusal> {
-        let stream = self.dial().await?;
+    async fn ask_anew(
+        &self,
+        by: &Arc<Chosen>,
+        patience: Duration,
+        request: &Request,
+        streams: u16,
+    ) -> Result<(Warm, Manner), Unheard> {
+        let stream = self.dial(by, patience).await.map_err(Unheard::dead)?;
         let manner = Manner { mode: warm::mode_on(&stream, streams), streams, padding: 0 };
         let hello = self.own.hello();
         let asking = request.onward(&self.own.name, manner, |open| {
             Asking::connect(vec![0; OUT_SIZE], Vec::new(), &hello, self.auth().as_ref(), open)
         });
-        Ok((Warm::new(stream, asking.map_err(|e| self.cannot_ask(&e))?, manner.mode), manner))
+        let asking = asking.map_err(|e| Unheard::heard(self.cannot_ask(&e)))?;
+        Ok((Warm::new(stream, asking, manner.mode, by.clone()), manner))
     }
 
     /// Takes a connection back whose session is over on both sides.
@@ -244,7 +314,9 @@ impl Pool {
         PoolStatus {
             peer: self.peer.name.clone(),
             address: self.peer.address.to_string(),
-            transport: self.peer.transport.clone(),
+            transport: self.way(&self.chosen()).transport.to_string(),
+            choice: self.choice(),
+            segment: self.survey.status(Instant::now()),
             security: self.peer.security.name().to_owned(),
             idle: idle.len(),
             dialled: get(&self.counts.dialled),
@@ -289,8 +361,35 @@ impl Pool {
 /// No answer.
 struct Unheard {
     refusal: Refusal,
-    /// The connection was closed or failed before a byte of one.
+    /// There was no connection, or it was closed, failed or fell silent before a byte of one.
     dead: bool,
+    /// Another connection by the same way would not be heard either.
+    silent: bool,
+}
+
+impl Unheard {
+    fn dead(refusal: Refusal) -> Self {
+        Self { refusal, dead: true, silent: false }
+    }
+
+    /// An answer after all, though not the one that was wanted.
+    fn heard(refusal: Refusal) -> Self {
+        Self { refusal, dead: false, silent: false }
+    }
+}
+
+/// Waits until nothing was acknowledged for `patience` although something was sent; for ever on a connection that acknowledges.
+async fn silence(stream: &Stream, patience: Duration) {
+    if patience == Duration::MAX {
+        return std::future::pending().await;
+    }
+    loop {
+        tokio::time::sleep(patience).await;
+        // One that has failed is found so by whoever reads.
+        if stream.stats().is_ok_and(|stats| stats.unheard() >= patience) {
+            return;
+        }
+    }
 }
 
 fn stays_usable(code: Code) -> bool {

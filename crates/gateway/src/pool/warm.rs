@@ -1,5 +1,6 @@
 //! A connection to a peer that has greeted, and is free for a session.
 
+use super::way::Chosen;
 use crate::handshake::Asking;
 use crate::request::Manner;
 use phoebus_net::Stream;
@@ -19,6 +20,8 @@ pub(crate) struct Warm {
     pub(super) asking: Asking,
     /// How the session goes over it that was asked for last.
     mode: Mode,
+    /// How it was made.
+    pub(super) by: Arc<Chosen>,
     /// Sessions that it has carried.
     pub(crate) sessions: u32,
     pub(super) since: Instant,
@@ -28,14 +31,19 @@ pub(crate) struct Warm {
 
 impl Warm {
     /// A connection that was just made, on the runtime of the caller.
-    pub(super) fn new(stream: Stream, asking: Asking, mode: Mode) -> Self {
+    pub(super) fn new(stream: Stream, asking: Asking, mode: Mode, by: Arc<Chosen>) -> Self {
         let home = Handle::current().id();
-        Self { stream: Arc::new(stream), asking, mode, sessions: 0, since: Instant::now(), home }
+        Self { stream: Arc::new(stream), asking, mode, by, sessions: 0, since: Instant::now(), home }
     }
 
     /// Whether its transport gives every session a stream of its own: then this one carries one session at most.
     pub(super) fn is_one_of_many(&self) -> bool {
         self.stream.has_true_ends()
+    }
+
+    /// How long the peer may acknowledge nothing of what was sent.
+    pub(crate) fn user_timeout(&self) -> Duration {
+        self.by.profile.user_timeout.0
     }
 
     /// How its session goes over it.
@@ -99,8 +107,8 @@ impl Warm {
 
     /// The stream, and all else.
     pub(super) fn parts(self) -> (Arc<Stream>, Unplugged) {
-        let Self { stream, asking, mode, sessions, home, .. } = self;
-        (stream, Unplugged { asking, mode, sessions, home })
+        let Self { stream, asking, mode, by, sessions, home, .. } = self;
+        (stream, Unplugged { asking, mode, by, sessions, home })
     }
 
     /// The peer's OPENED.
@@ -119,6 +127,7 @@ impl Warm {
 pub(crate) struct Unplugged {
     asking: Asking,
     mode: Mode,
+    by: Arc<Chosen>,
     sessions: u32,
     home: Id,
 }
@@ -126,8 +135,8 @@ pub(crate) struct Unplugged {
 impl Unplugged {
     /// With its stream again.
     pub(crate) fn plug(self, stream: Arc<Stream>) -> Warm {
-        let Self { asking, mode, sessions, home } = self;
-        Warm { stream, asking, mode, sessions, since: Instant::now(), home }
+        let Self { asking, mode, by, sessions, home } = self;
+        Warm { stream, asking, mode, by, sessions, since: Instant::now(), home }
     }
 }
 

@@ -181,6 +181,7 @@ pub(crate) struct Report {
     pub(crate) congestion_controls: Vec<String>,
     /// Transport and security of each hop.
     pub(crate) carried: Vec<(String, String)>,
+    pub(crate) notes: Vec<String>,
     pub(crate) rtt_us: u64,
     /// Connections of each hop, and what is noted of it.
     pub(crate) streams: Vec<(u16, String)>,
@@ -261,6 +262,7 @@ impl Ask {
                         .iter()
                         .map(|hop| (hop.transport.to_owned(), hop.security.to_owned()))
                         .collect(),
+                    notes: opened.hops.iter().map(|hop| hop.note.to_owned()).collect(),
                     congestion_controls: opened.hops.iter().map(|hop| hop.congestion_control.to_owned()).collect(),
                     rtt_us: opened.rtt_us(),
                     streams: opened.hops.iter().map(|hop| (hop.streams.max(1), hop.note.to_owned())).collect(),

@@ -11,7 +11,7 @@ mod socket;
 pub use listener::{Accepted, Listener, listen};
 
 use crate::error::Error;
-use crate::profile::Profile;
+use crate::profile::{CongestionControl, Profile};
 use crate::stream::Stream;
 use crate::transport::{self, Boxed, Target, Transport};
 use connection::Connection;
@@ -43,6 +43,11 @@ impl Transport for Tcp {
     fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn transport::Listener>, Error> {
         Ok(Box::new(listen(addr, profile)?))
     }
+}
+
+/// Whether this process may send by `control` (`net.ipv4.tcp_allowed_congestion_control`, and what the kernel has).
+pub fn may_use(control: CongestionControl) -> bool {
+    socket::may_use(control)
 }
 
 /// Connects to `to` within `limit`.

@@ -115,6 +115,13 @@ fn set_congestion_control(socket: &Socket, asked: CongestionControl, notes: &mut
     Ok(())
 }
 
+/// Whether this process may send by `control`: tried on a socket that goes nowhere.
+pub(super) fn may_use(control: CongestionControl) -> bool {
+    let Some(name) = control.kernel_name() else { return !control.is_udts() };
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
+    socket.and_then(|socket| socket.set_tcp_congestion(name.as_bytes())).is_ok()
+}
+
 /// Paces what is sent to at most `rate` on the link. The kernel counts what a segment carries, a link its headers as well.
 pub(super) fn set_rate(socket: &SockRef<'_>, rate: Option<BitRate>, is_ipv6: bool) -> io::Result<()> {
     let Some(rate) = rate else { return sys::set_pacing(socket.as_fd(), u64::MAX) };

@@ -176,13 +176,13 @@ pub(crate) struct Build {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Gateways")]
 pub(crate) struct Between {
-    /// What carries sessions between gateways.
+    /// What carries sessions between gateways; auto: what suits the path.
     #[arg(long, value_name = "NAME", requires = "gateways", default_value = "tcp", value_parser = transport)]
     pub(crate) wan_transport: String,
     /// Connections of each hop between gateways [default: 1].
     #[arg(long, value_name = "N", requires = "gateways", value_parser = clap::value_parser!(u16).range(1..=i64::from(STREAMS_MAX)))]
     pub(crate) wan_streams: Option<u16>,
-    /// What protects them: encrypt, auth or none [default: none, and encrypt on quic].
+    /// What protects them at least: encrypt, auth or none [default: none, and encrypt on quic].
     #[arg(long, value_name = "NAME", requires = "gateways")]
     pub(crate) wan_security: Option<Security>,
     /// Congestion control between gateways: auto, system, bbr, cubic or reno.
@@ -320,7 +320,8 @@ pub(crate) fn certificates(hosts: impl Iterator<Item = String>) -> Result<Certif
 }
 
 fn transport(text: &str) -> Result<String, String> {
-    let names = phoebus_gateway::transports();
+    let mut names = phoebus_gateway::transports();
+    names.push("auto".to_owned());
     match names.iter().any(|name| name == text) {
         true => Ok(text.to_owned()),
         false => Err(format!("expected one of: {}", names.join(", "))),

@@ -45,6 +45,7 @@ pub(super) fn configuration(
     });
     let transport = options.transport.as_deref().unwrap_or("tcp");
     let security = options.security.as_deref().unwrap_or("none");
+    let is_auto = transport == "auto";
     let port = if transport == "udt" { UDT_PORT } else { DEFAULT_PORT };
     let has_certificates = options.certificates.is_some();
     let udt = if transport == "udt" { Some(security) } else { has_certificates.then_some("encrypt") };
@@ -76,6 +77,7 @@ pub(super) fn configuration(
                 name: &peer.name,
                 address: format!("{}/{port}", peer.name),
                 transport,
+                allowed: is_auto.then(|| vec!["tcp".to_owned(), "quic".to_owned(), format!("udt/{UDT_PORT}")]),
                 security,
                 profile: "wan",
                 streams: options.streams,
@@ -145,6 +147,8 @@ struct Peer<'a> {
     name: &'a str,
     address: String,
     transport: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed: Option<Vec<String>>,
     security: &'a str,
     profile: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -234,11 +238,26 @@ mod tests {
         assert_eq!(listeners(&file), ["quic/5006 -", "udt/5007 encrypt", "tcp/5007 -", "tcp/5006 -"], "{text}");
         assert_eq!(file["peer"][0]["security"].as_str(), Some("encrypt"), "{text}");
         assert_eq!(file["peer"][0]["streams"].as_integer(), Some(8), "{text}");
+        assert!(file["peer"][0].get("allowed").is_none(), "{text}");
         assert_eq!(file["tls"]["key"].as_str(), Some("pg2.key"), "{text}");
         let options = GatewayOptions { transport: Some("udt".into()), security: Some("none".into()), ..options };
         let text = configuration(&Scenario::sc09(), 2, &addresses(2), Path::new("/run/pg2.socket"), &options);
         let file: toml::Table = text.parse().unwrap();
         assert_eq!(listeners(&file), ["quic/5006 -", "udt/5007 none", "tcp/5007 -", "tcp/5006 -"], "{text}");
         assert_eq!(file["peer"][0]["address"].as_str(), Some("pg1/5007"), "{text}");
+    }
+
+    #[test]
+    fn auto_has_all_to_choose_from() {
+        let options = GatewayOptions {
+            transport: Some("auto".into()),
+            certificates: Some(Certificates::default()),
+            ..GatewayOptions::default()
+        };
+        let text = configuration(&Scenario::sc09(), 2, &addresses(2), Path::new("/run/pg2.socket"), &options);
+        let file: toml::Table = text.parse().unwrap();
+        let allowed: Vec<_> =
+            file["peer"][0]["allowed"].as_array().unwrap().iter().filter_map(|one| one.as_str()).collect();
+        assert_eq!(allowed, ["tcp", "quic", "udt/5007"], "{text}");
     }
 }
