@@ -5,8 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-/// What may be written at once after a pause: 5 ms at the rate, so that a timer which is late costs nothing.
+/// What may be written at once after a pause: 5 ms at the rate.
 const DEPTH: Duration = Duration::from_millis(5);
+/// The same for a writer that has waited, on a machine too busy to wake it in time: it makes up for that.
+const LATE: Duration = Duration::from_millis(20);
 /// The least of it, in datagrams.
 const LEAST: f64 = 4.0;
 /// Bytes of a datagram that are no stream: QUIC's header (1 and 8 of the connection id and 3), the frame's (1, 2, 6 and 2)
@@ -23,11 +25,13 @@ pub(super) struct Allowance {
     rate: Option<u64>,
     tokens: f64,
     at: Instant,
+    /// There was more to write than could be.
+    is_waiting: bool,
 }
 
 impl Allowance {
     pub(super) fn new(rate: Option<u64>, now: Instant) -> Self {
-        Self { rate, tokens: 0.0, at: now }
+        Self { rate, tokens: 0.0, at: now, is_waiting: false }
     }
 
     pub(super) fn rate(&self) -> Option<u64> {
@@ -38,6 +42,7 @@ impl Allowance {
     pub(super) fn set(&mut self, rate: Option<u64>, mtu: u64, now: Instant) {
         self.fill(mtu, now);
         self.rate = rate;
+        self.tokens = self.tokens.min(self.depth(mtu));
     }
 
     /// How many of `wanted` bytes may be written now: 0 when it is not time yet.
@@ -54,6 +59,7 @@ impl Allowance {
     pub(super) fn spend(&mut self, written: usize) {
         if self.rate.is_some() {
             self.tokens -= written as f64;
+            self.is_waiting &= written == 0;
         }
     }
 
@@ -64,6 +70,7 @@ impl Allowance {
         let missing = payload(mtu) - self.tokens;
         // Rounded up: at that time it may be written.
         let wait = || Duration::from_secs_f64((missing / per_second).min(3600.0)) + Duration::from_nanos(1);
+        self.is_waiting |= missing > 0.0;
         (missing > 0.0).then(|| now + wait())
     }
 
@@ -71,9 +78,16 @@ impl Allowance {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
         if let Some(per_second) = self.per_second(mtu) {
-            let depth = (per_second * DEPTH.as_secs_f64()).max(LEAST * payload(mtu));
-            self.tokens = (self.tokens + per_second * passed).min(depth);
+            // What was there before is not taken back.
+            self.tokens = self.tokens.max((self.tokens + per_second * passed).min(self.depth(mtu)));
         }
+    }
+
+    /// The most that gathers.
+    fn depth(&self, mtu: u64) -> f64 {
+        let time = if self.is_waiting { LATE } else { DEPTH };
+        let bytes = self.per_second(mtu).map_or(f64::INFINITY, |per_second| per_second * time.as_secs_f64());
+        bytes.max(LEAST * payload(mtu))
     }
 
     /// Bytes of the stream per second.
@@ -92,26 +106,27 @@ fn payload(mtu: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Bytes that a writer gets through in a second, looking at the clock as often as it is told to, and late by `late`.
+    /// Bytes that a writer gets through per second, looking at the clock as often as it is told to, and late by `late`.
     fn written(rate: u64, late: Duration) -> f64 {
         let start = Instant::now();
         let mut allowance = Allowance::new(Some(rate), start);
-        let (mut now, mut sum) = (start, 0);
+        let (mut now, mut last, mut sum) = (start, start, 0);
         while now < start + Duration::from_secs(1) {
             match allowance.grant(100_000, 1452, now) {
                 0 => now = allowance.next(1452, now).unwrap() + late,
                 n => {
                     allowance.spend(n);
                     sum += n;
+                    last = now;
                 }
             }
         }
-        sum as f64
+        sum as f64 / (last - start).as_secs_f64()
     }
 
     #[test]
     fn a_rate_is_held_with_headers_and_by_late_timers() {
-        for late in [Duration::ZERO, Duration::from_micros(1200)] {
+        for late in [0, 1200, 15_000].map(Duration::from_micros) {
             for rate in [10_000_000, 500_000_000, 5_000_000_000] {
                 let wire = written(rate, late) * 1518.0 / 1413.0 * 8.0;
                 let off = (wire / rate as f64 - 1.0).abs();
