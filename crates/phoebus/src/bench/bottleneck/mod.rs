@@ -239,7 +239,11 @@ impl Experiment for Bottleneck {
         sink.check()?;
         bed.check()?;
         let cross = cross.map(Cross::finish).transpose()?.unwrap_or_default();
-        let mut readings = self.summed(&flow.taken.intervals, flow.goodput(), &cross);
+        // What arrives later was under way, and found the link free of others.
+        let counted = usize::try_from(self.seconds).unwrap_or(usize::MAX).min(flow.taken.intervals.len());
+        let counted = &flow.taken.intervals[..counted];
+        let goodput = counted.iter().sum::<u64>() as f64 * 8e-6 / self.seconds as f64;
+        let mut readings = self.summed(counted, goodput, &cross);
         readings.push((ON_LINK, after.delivered_since(&before)));
         readings.push((OVERFLOW, after.overflow_since(&before)));
         readings.extend(flow.packets.map(|(sent, again)| (flows::AGAIN, 100.0 * again as f64 / sent.max(1) as f64)));
