@@ -37,6 +37,21 @@ pub(crate) fn set_pacing(fd: BorrowedFd, rate: u64) -> io::Result<()> {
     check(result)
 }
 
+/// Sets a receive buffer beyond `net.core.rmem_max`, as an administrator may (SO_RCVBUFFORCE).
+pub(crate) fn force_receive_buffer(fd: BorrowedFd, bytes: libc::c_int) -> io::Result<()> {
+    // SAFETY: `fd` is open for the call; the pointer and the length describe `bytes`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            (&raw const bytes).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    check(result)
+}
+
 /// Fills the start of `info` with the kernel's `struct tcp_info` and returns how long it is there.
 pub(crate) fn tcp_info(fd: BorrowedFd, info: &mut [u8; 256]) -> io::Result<usize> {
     let mut len = info.len() as libc::socklen_t;

@@ -11,6 +11,9 @@ use std::sync::Arc;
 
 /// What the kernel is asked to hold until the driver comes for it: 40 ms of 1.6 Gbit/s.
 const RECEIVE_BUFFER: usize = 8 << 20;
+/// The same where the process may have as much as it wants: a machine that is busy with other work keeps a thread waiting for
+/// longer, and what is lost meanwhile is a train of packets at a time.
+const RECEIVE_BUFFER_PRIVILEGED: i32 = 64 << 20;
 /// What the kernel is asked to hold until the link takes it.
 const SEND_BUFFER: usize = 4 << 20;
 
@@ -49,7 +52,9 @@ impl Socket {
             // As on TCP: an IPv4 listener is configured as such.
             socket.set_only_v6(true)?;
         }
-        socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+        if sys::force_receive_buffer(socket.as_fd(), RECEIVE_BUFFER_PRIVILEGED).is_err() {
+            socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+        }
         socket.set_send_buffer_size(SEND_BUFFER)?;
         let granted = socket.recv_buffer_size()? / 2;
         let note = (granted < RECEIVE_BUFFER).then(|| {
