@@ -128,8 +128,9 @@ impl Ready {
         let ends = self.ends(&first);
         // A raw connection carries this session alone.
         let start = if framed { first.stats().unwrap_or_default() } else { Stats::default() };
-        self.listed.mark(Side::First, &start);
+        // Boxed before it is lent, or the session's task would keep room for it.
         let start = Box::new(start);
+        self.listed.mark(Side::First, &start);
         let mut relay = Relay::new(ends.0, ends.1, shared.pipes.clone(), setup.config.hold());
         let ended = relay.run(&self.listed).await;
         let refusal = self.account(shared, &ended, &first, &start, &relay);
