@@ -273,7 +273,7 @@ mod tests {
         results.add("bbr 2", "quic", 1, &summed(&[100.0, 30.0, 140.0, 10.0]));
         let report = fairness.report(&results);
         assert_eq!(report.tables.len(), 1);
-        assert_eq!(report.tables[0].rows, [["QUIC, model", "120 / 20.0", "0.643", "280"]]);
+        assert_eq!(report.tables[0].rows, [["QUIC, model", "120 / 20.0", "0.641", "280"]]);
         assert_eq!(report.charts[0].1.series.iter().map(|s| s.points[0].y).collect::<Vec<_>>(), [120.0, 20.0]);
     }
 
