@@ -314,10 +314,10 @@ client, _ = server.accept()
 digest = hashlib.sha256()
 while piece := client.recv(1 << 20):
     digest.update(piece)
-client.sendall(digest.hexdigest().encode() + b"
-")
+client.sendall(digest.hexdigest().encode() + b"\n")
 client.close()' >"$1/dst" &
-        until grep -q ready "$1/dst"; do sleep 0.02; done
+        server=$!
+        until grep -q ready "$1/dst"; do kill -0 $server || exit 1; sleep 0.02; done
         head -c 30000000 /dev/urandom >"$1/data"
         sha256sum <"$1/data" | cut -d" " -f1
         $PHOEBUS testbed exec src -- env PHOEBUS_PATH=pg1/5006,pg2/5006 $PHOEBUS connect dst:7000 <"$1/data"
