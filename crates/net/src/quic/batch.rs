@@ -33,7 +33,7 @@ impl Batch {
         let &Transmit { destination, ecn, src_ip, contents, .. } = transmit;
         let way = Way { destination, ecn, src_ip, segment };
         // Only the last datagram may be shorter than the others.
-        let fits = self.bytes.len() % segment == 0 && self.bytes.len() + contents.len() <= most;
+        let fits = self.bytes.len().is_multiple_of(segment) && self.bytes.len() + contents.len() <= most;
         if !fits || self.way.is_some_and(|this| this != way) {
             return false;
         }
