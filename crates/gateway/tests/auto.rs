@@ -94,9 +94,9 @@ fn what_a_session_measures_is_kept_over_a_reload() {
     let measured = |status: &Status| status.pools[0].segment.bits_per_s.is_some_and(|rate| rate > 0.0);
     let before = pair.first.until(measured, "the session's rate is known").pools[0].segment.clone();
     assert!(before.loss.is_some(), "{before:?}");
-    // Another pool, since the peer's settings are others.
+    // Another pool, since the peer's settings are others; it makes no connection ahead of need.
     let text = format!(
-        "{}[[peer]]\nname = \"pg2\"\naddress = \"{}\"\nsecurity = \"none\"\n{ALLOW_ALL}",
+        "{}[[peer]]\nname = \"pg2\"\naddress = \"{}\"\nsecurity = \"none\"\npool = {{ min = 0 }}\n{ALLOW_ALL}",
         pair.tls[0], pair.addrs[1]
     );
     pair.first.reload("pg1", &text);
