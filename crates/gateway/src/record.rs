@@ -56,11 +56,11 @@ impl<'a> Record<'a> {
 
     /// What has carried the hops: `tcp,tcp*8` where the second consisted of eight connections.
     fn transports(&self) -> String {
-        let hop = |(transport, streams): (&Box<str>, usize)| match streams {
-            1 => transport.to_string(),
+        let hop = |(transport, streams): (&str, usize)| match streams {
+            1 => transport.to_owned(),
             streams => format!("{transport}*{streams}"),
         };
-        self.facts.transports.iter().zip(self.streams).map(hop).collect::<Vec<_>>().join(",")
+        self.facts.transports.iter().map(AsRef::as_ref).zip(self.streams).map(hop).collect::<Vec<_>>().join(",")
     }
 
     /// Writes the line.

@@ -209,7 +209,7 @@ async fn a_replay_of_the_whole_connection_is_neither_read_twice_nor_a_second_con
 /// A request for a connection: with a cookie that was guessed, or without.
 fn request(n: u32) -> [u8; 64] {
     let mut request = [0; 64];
-    let words = [0x8000_0000, 0, 0, 0, 4, 1, n, 1500, 8192, if n % 2 == 0 { 1 } else { u32::MAX }, n | 1, n];
+    let words = [0x8000_0000, 0, 0, 0, 4, 1, n, 1500, 8192, if n.is_multiple_of(2) { 1 } else { u32::MAX }, n | 1, n];
     for (word, at) in words.iter().zip((0..).step_by(4)) {
         request[at..at + 4].copy_from_slice(&word.to_be_bytes());
     }

@@ -1,4 +1,4 @@
-//! What carries the hops of a path with gateways: between them ([`Wan`]) and from `src` to the first ([`FirstHop`]).
+//! What carries the hops of a path with gateways: between them ([`Wan`]) and from `src` to the first.
 
 use super::gateway;
 use crate::testbed::{Security, certificates};
