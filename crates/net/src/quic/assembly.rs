@@ -55,6 +55,11 @@ impl Assembly {
         self.ready
     }
 
+    /// Bytes that can be given.
+    pub(super) fn ready_len(&self) -> u64 {
+        self.ready - self.front
+    }
+
     /// Whether there is anything to give.
     pub(super) fn is_ready(&self) -> bool {
         self.ready > self.front

@@ -23,6 +23,7 @@ use quinn::{Connection, Endpoint, Incoming, ServerConfig};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, mpsc, watch};
 use tokio::time::timeout;
@@ -166,6 +167,7 @@ impl Server {
             gauge,
             windows: Windows::of(&self.profile),
             sending: settings::sending_of(&self.profile),
+            read: AtomicU64::new(0),
             control: settings::control_name(&self.profile),
             rate: self.profile.rate,
             local: self.local,

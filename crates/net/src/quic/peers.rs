@@ -21,6 +21,7 @@ use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex as Turn;
@@ -117,6 +118,7 @@ impl Peers {
             gauge,
             windows: Windows::of(profile),
             sending: settings::sending_of(profile),
+            read: AtomicU64::new(0),
             control: settings::control_name(profile),
             rate: profile.rate,
             local: own.endpoint.local_addr().map_err(failed)?,

@@ -13,7 +13,7 @@ const LATE: Duration = Duration::from_millis(20);
 const LEAST: f64 = 4.0;
 /// Bytes of a datagram that are no stream: QUIC's header (1 and 8 of the connection id and 3), the frame's (1, 2, 6 and 2)
 /// and the tag of its encryption (16).
-const INSIDE: f64 = 39.0;
+pub(super) const INSIDE: u64 = 39;
 /// What the link carries besides the datagram: its headers, of UDP and IPv4, and framing. Those 20 bytes more of IPv6 are
 /// within what a rate may be off.
 const OUTSIDE: f64 = 28.0 + crate::wire::FRAMING as f64;
@@ -99,7 +99,7 @@ impl Allowance {
 
 /// Bytes of the stream in a full datagram.
 fn payload(mtu: u64) -> f64 {
-    (mtu as f64 - INSIDE).max(1.0)
+    (mtu as f64 - INSIDE as f64).max(1.0)
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use quinn::{ReadError, RecvStream, ResetError, VarInt};
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-/// What the peer may have sent past a gap before the order is taken over: fewer datagrams than quinn takes gaps.
-const PAST_A_GAP: u64 = 1 << 20;
+/// What may have come past a gap before the order is taken over: fewer datagrams than quinn takes gaps.
+const PAST_A_GAP: i64 = 512 << 10;
 /// Gaps in one stream: what a window of a gigabyte has when one packet in six is lost.
 const GAPS_MAX: usize = 1 << 17;
 
@@ -30,6 +30,8 @@ pub(super) struct Receive {
     failure: Option<Failure>,
     /// Bytes that are held besides quinn's window, at most.
     limit: u64,
+    /// The same of those that only wait for the reader.
+    limit_ready: u64,
 }
 
 #[derive(Debug)]
@@ -40,8 +42,8 @@ enum Order {
         read: u64,
         /// What was taken to see whether anything is there.
         held: Bytes,
-        /// Bytes that the connection had received when there was last nothing to read.
-        blocked_at: Option<u64>,
+        /// The least that the connection had unread when there was nothing to read here.
+        least: Option<i64>,
     },
     Ours {
         assembly: Assembly,
@@ -51,23 +53,26 @@ enum Order {
 }
 
 impl Receive {
-    /// Holds at most `limit` bytes, besides those in the window.
+    /// Holds at most `limit` bytes, besides those in the window. That has to be some windows, since what lies past a gap is
+    /// held until a repair gets through, and a packet may be lost again and again; a reader that has stopped gets the sixth
+    /// part of it.
     pub(super) fn new(stream: RecvStream, limit: u64) -> Self {
-        let order = Order::Theirs { read: 0, held: Bytes::new(), blocked_at: None };
-        Self { stream, order, ended: false, failure: None, limit }
+        let order = Order::Theirs { read: 0, held: Bytes::new(), least: None };
+        Self { stream, order, ended: false, failure: None, limit, limit_ready: limit / 6 }
     }
 
-    /// Reads what comes next; 0 is the end. `received` tells how many bytes the connection has received so far.
+    /// Reads what comes next; 0 is the end. `unread` tells how many bytes of streams the connection has received that none of
+    /// them has read, as far as that is known: only its changes count.
     pub(super) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        received: impl FnOnce() -> u64,
+        unread: impl FnOnce() -> i64,
     ) -> Poll<Result<usize, Failure>> {
         if self.ended || buffer.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        if let Order::Theirs { read, held, blocked_at } = &mut self.order {
+        if let Order::Theirs { read, held, least } = &mut self.order {
             let result = if held.is_empty() {
                 self.stream.poll_read(cx, buffer)
             } else {
@@ -77,12 +82,12 @@ impl Receive {
             };
             match result {
                 Poll::Ready(Ok(n)) => {
-                    (*blocked_at, self.ended) = (None, n == 0);
+                    self.ended = n == 0;
                     *read += n as u64;
                     return Poll::Ready(Ok(n));
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(failed(error))),
-                Poll::Pending if !is_past_a_gap(blocked_at, received()) => return Poll::Pending,
+                Poll::Pending if !is_past_a_gap(least, unread()) => return Poll::Pending,
                 Poll::Pending => self.order = Order::Ours { assembly: Assembly::new(*read, GAPS_MAX), is_all: false },
             }
         }
@@ -93,12 +98,12 @@ impl Receive {
     pub(super) fn poll_readable(
         &mut self,
         cx: &mut Context<'_>,
-        received: impl FnOnce() -> u64,
+        unread: impl FnOnce() -> i64,
     ) -> Poll<Result<(), Failure>> {
         if self.ended {
             return Poll::Ready(Ok(()));
         }
-        if let Order::Theirs { held, blocked_at, .. } = &mut self.order {
+        if let Order::Theirs { held, least, .. } = &mut self.order {
             if !held.is_empty() {
                 return Poll::Ready(Ok(()));
             }
@@ -106,12 +111,11 @@ impl Receive {
                 Poll::Ready(Ok(chunk)) => {
                     self.ended = chunk.is_none();
                     *held = chunk.map(|chunk| chunk.bytes).unwrap_or_default();
-                    *blocked_at = None;
                     return Poll::Ready(Ok(()));
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(failed(error))),
                 Poll::Pending => {
-                    is_past_a_gap(blocked_at, received());
+                    is_past_a_gap(least, unread());
                     return Poll::Pending;
                 }
             }
@@ -169,7 +173,8 @@ impl Receive {
             if *is_all {
                 return Poll::Ready(Ok(()));
             }
-            let is_full = assembly.held() >= self.limit && !fits;
+            let is_full = assembly.held() >= self.limit || assembly.ready_len() >= self.limit_ready;
+            let is_full = is_full && !fits;
             if is_full && (assembly.is_ready() || *given > 0) {
                 // The reader comes again, and finds this.
                 return Poll::Ready(Ok(()));
@@ -219,9 +224,12 @@ impl Receive {
     }
 }
 
-/// Whether more has come than a stream without gaps would leave unread. The first call only notes what had come.
-fn is_past_a_gap(blocked_at: &mut Option<u64>, received: u64) -> bool {
-    received.saturating_sub(*blocked_at.get_or_insert(received)) > PAST_A_GAP
+/// Whether more is unread than a stream without gaps leaves when there is nothing to read. Not what has come since the last
+/// byte was read: repairs let a stream go on by a little at a time, while far more waits behind the next gap.
+fn is_past_a_gap(least: &mut Option<i64>, unread: i64) -> bool {
+    let before = least.get_or_insert(unread);
+    *before = unread.min(*before);
+    unread - *before > PAST_A_GAP
 }
 
 fn failed(error: ReadError) -> Failure {
@@ -229,5 +237,21 @@ fn failed(error: ReadError) -> Failure {
         ReadError::Reset(code) => Failure::reset(code),
         ReadError::ConnectionLost(error) => Failure::Lost(error),
         ReadError::ClosedStream | ReadError::IllegalOrderedRead | ReadError::ZeroRttRejected => Failure::Local,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_goes_on_by_little_is_past_a_gap_all_the_same() {
+        // Whatever is read between, 1000 bytes more are unread at each look.
+        let mut least = None;
+        let found = (0..1000).find(|look| is_past_a_gap(&mut least, look * 1000));
+        assert_eq!(found, Some(PAST_A_GAP / 1000 + 1));
+        // Without a gap, what counts as unread goes up and down by what is no stream.
+        let mut least = None;
+        assert!((0..1000).all(|look| !is_past_a_gap(&mut least, 5_000_000 - look * 100 + look % 7 * 10_000)));
     }
 }

@@ -9,7 +9,7 @@ use super::bell::{Bell, lock};
 use super::drivers::Drivers;
 use super::failure::Failure;
 use super::gauge::Gauge;
-use super::rate::Allowance;
+use super::rate::{Allowance, INSIDE};
 use super::receive::Receive;
 use super::settings::{self, Windows};
 use crate::stats::Stats;
@@ -35,6 +35,8 @@ pub(super) struct Shared {
     pub(super) windows: Windows,
     /// The send window: what it is now, and at most.
     pub(super) sending: [AtomicU64; 2],
+    /// Bytes that all streams together have read.
+    pub(super) read: AtomicU64,
     pub(super) control: &'static str,
     pub(super) rate: Option<BitRate>,
     /// Of this end, for the port.
@@ -121,9 +123,11 @@ impl QuicStream {
         }
     }
 
-    /// Bytes that the connection has received.
-    fn heard(&self) -> u64 {
-        self.shared.connection.stats().udp_rx.bytes
+    /// Bytes that the connection has received and no stream of it has read, give or take what is no stream.
+    fn unread(&self) -> i64 {
+        let came = self.shared.connection.stats().udp_rx;
+        let streams = came.bytes.saturating_sub(came.datagrams * INSIDE);
+        streams.cast_signed().wrapping_sub(self.shared.read.load(Relaxed).cast_signed())
     }
 
     /// Resets both directions, unless they have ended.
@@ -173,9 +177,10 @@ impl Duplex for QuicStream {
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.check()?;
         let mut receive = lock(&self.receive);
-        match self.readable.answer(|cx| receive.poll_read(cx, buffer, || self.heard())) {
+        match self.readable.answer(|cx| receive.poll_read(cx, buffer, || self.unread())) {
             Poll::Ready(Ok(n)) => {
                 self.received.fetch_add(n as u64, Relaxed);
+                self.shared.read.fetch_add(n as u64, Relaxed);
                 Ok(n)
             }
             Poll::Ready(Err(failure)) => Err(self.fail(failure)),
@@ -232,7 +237,7 @@ impl Duplex for QuicStream {
     fn is_quiet(&self) -> io::Result<bool> {
         self.check()?;
         let mut receive = lock(&self.receive);
-        match self.readable.answer(|cx| receive.poll_readable(cx, || self.heard())) {
+        match self.readable.answer(|cx| receive.poll_readable(cx, || self.unread())) {
             Poll::Ready(Ok(())) => Ok(false),
             Poll::Ready(Err(failure)) => Err(self.fail(failure)),
             Poll::Pending => Ok(true),
