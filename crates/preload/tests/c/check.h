@@ -78,6 +78,13 @@ static inline int so_error(int fd) {
     return e;
 }
 
+static inline int tcp_state(int fd) {
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    OK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
+    return info.tcpi_state;
+}
+
 static inline int polled(int fd, int events, int timeout) {
     struct pollfd p = {.fd = fd, .events = events};
     int n = poll(&p, 1, timeout);
@@ -109,3 +116,19 @@ static inline void peer_is(int fd, v4 a) {
     CHECK(len == sizeof got && got.sin_family == AF_INET);
     CHECK(got.sin_port == a.sin_port && got.sin_addr.s_addr == a.sin_addr.s_addr);
 }
+
+// The program: its argument names the rule that is tried.
+struct rule { const char *name; void (*run)(void); };
+#define RULE(name) {#name, name}
+#define RULES(...) \
+    int main(int argc, char **argv) { \
+        const struct rule rules[] = __VA_ARGS__; \
+        CHECK(argc == 2); \
+        for (unsigned i = 0; i < sizeof rules / sizeof *rules; i++) { \
+            if (strcmp(argv[1], rules[i].name) == 0) { \
+                rules[i].run(); \
+                return 0; \
+            } \
+        } \
+        CHECK(!"a rule of this name"); \
+    }

@@ -260,20 +260,9 @@ static void many(void) {
     for (int i = 0; i < 8; i++) OK(pthread_join(thread[i], NULL));
 }
 
-static const struct { const char *name; void (*rule)(void); } rules[] = {
-#define RULE(name) {#name, name}
+__attribute__((constructor)) static void make(void) { set = epoll_create1(EPOLL_CLOEXEC); }
+
+RULES({
     RULE(level), RULE(edge), RULE(once), RULE(exclusive), RULE(failure), RULE(changed), RULE(others), RULE(threads),
     RULE(many),
-};
-
-int main(int argc, char **argv) {
-    CHECK(argc == 2);
-    set = epoll_create1(EPOLL_CLOEXEC);
-    for (unsigned i = 0; i < sizeof rules / sizeof *rules; i++) {
-        if (strcmp(argv[1], rules[i].name) == 0) {
-            rules[i].rule();
-            return 0;
-        }
-    }
-    CHECK(!"a rule of this name");
-}
+})
