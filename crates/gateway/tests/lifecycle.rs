@@ -69,11 +69,12 @@ fn a_peer_that_only_stops_reading_is_not_given_up() {
     let (mut client, mut server, _) = session(&pg, |ask| ask);
     client.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut sent = 0;
-    // The kernel probes a full receiver, ever more rarely, and every probe is acknowledged.
+    // The kernel probes a full receiver, ever more rarely, and every probe is acknowledged: of the looks at 4 s and 9 s, the
+    // second falls between two probes that are 6.4 s apart.
     while let Ok(n) = client.write(&[1; 65_536]) {
         sent += n;
     }
-    std::thread::sleep(Duration::from_secs(7));
+    std::thread::sleep(Duration::from_secs(10));
     client.shutdown(std::net::Shutdown::Write).unwrap();
     let mut got = Vec::new();
     server.read_to_end(&mut got).unwrap();

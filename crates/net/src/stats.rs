@@ -48,7 +48,7 @@ pub struct Stats {
     pub receive_buffer: u64,
     /// Congestion control in force.
     pub congestion_control: String,
-    /// Time since the peer last acknowledged anything, in milliseconds.
+    /// Time since the peer last acknowledged anything, in milliseconds; 0 where it has answered all that it was asked.
     pub last_ack_ms: u32,
     /// Whether the connection has failed or closed.
     pub closed: bool,

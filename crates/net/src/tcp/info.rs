@@ -39,10 +39,14 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
         send_buffer: socket.send_buffer_size()? as u64,
         receive_buffer: socket.recv_buffer_size()? as u64,
         congestion_control: congestion_control(&socket),
-        last_ack_ms: info.u32(56),
+        last_ack_ms: info.silence_ms(),
         closed: info.0.first() == Some(&TCP_CLOSE),
     })
 }
+
+/// Probes of a closed window without an answer from which on the peer counts as silent. The kernel asks ever more rarely (up to
+/// once in two minutes), so the time since the last answer says nothing as long as only the newest question is open.
+const UNANSWERED: u8 = 2;
 
 /// State 7 of `enum` in `include/net/tcp_states.h`.
 const TCP_CLOSE: u8 = 7;
@@ -58,6 +62,12 @@ pub(super) fn congestion_control(socket: &socket2::Socket) -> String {
 struct Info<'a>(&'a [u8]);
 
 impl Info<'_> {
+    /// For how long the peer has left unanswered what it was sent, in milliseconds: segments, or probes of its closed window.
+    fn silence_ms(&self) -> u32 {
+        let (in_flight, probes) = (self.u32(24), self.0.get(3).copied().unwrap_or(0));
+        if in_flight > 0 || probes >= UNANSWERED { self.u32(56) } else { 0 }
+    }
+
     fn u32(&self, at: usize) -> u32 {
         self.0.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
     }
