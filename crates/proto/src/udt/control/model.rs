@@ -137,6 +137,10 @@ impl Control {
     const PROBE_TIME: Duration = Duration::from_millis(200);
     /// After so long without a word of packets, none is under way.
     const PAUSE: Duration = Duration::from_secs(1);
+    /// A round trip that is a quarter longer than the least shows a queue; but no less than this, by which round trips differ
+    /// anyway, and no more than that: what a router holds may be much shorter than the path.
+    const QUEUED_MIN: Duration = Duration::from_millis(2);
+    const QUEUED_MAX: Duration = Duration::from_millis(5);
 
     /// Packets that the path holds without a queue.
     fn path_packets(&self) -> f64 {
@@ -158,21 +162,27 @@ impl Control {
         }
     }
 
-    /// Whether packets wait somewhere on the path.
+    /// Whether packets wait somewhere on the path. A queue may be much shorter than the round trip.
     fn is_queued(&self, path: &Path) -> bool {
-        path.rtt > self.min_rtt + (self.min_rtt / 4).max(Duration::from_millis(2))
+        path.rtt > self.min_rtt + (self.min_rtt / 4).clamp(Self::QUEUED_MIN, Self::QUEUED_MAX)
+    }
+
+    /// The bottleneck's buffer has overflowed with what is under way.
+    fn overflowed(&mut self, path: &Path) {
+        let least = self.path_packets().max(Self::WINDOW_MIN);
+        self.bound = (f64::from(path.under_way) * 0.85).clamp(least, self.bound.max(least));
+        if self.phase == Phase::Startup {
+            self.phase = Phase::Drain;
+        }
     }
 
     fn end_of_round(&mut self, path: &Path) {
         let loss = self.lost as f64 / (self.lost + self.acked).max(1) as f64;
-        self.loss += (loss - self.loss) / 8.0;
         if loss > LOSS_TOLERATED && self.is_queued(path) {
-            let least = self.path_packets().max(Self::WINDOW_MIN);
-            self.bound = (f64::from(path.under_way) * 0.85).clamp(least, self.bound.max(least));
-            if self.phase == Phase::Startup {
-                self.phase = Phase::Drain;
-            }
+            self.overflowed(path);
         } else {
+            // Only what the path loses by itself is lost at any rate.
+            self.loss += (loss - self.loss) / 8.0;
             self.bound *= 1.1;
         }
         (self.lost, self.acked) = (0, 0);
@@ -271,8 +281,14 @@ impl Controller for Control {
         self.decide(path);
     }
 
-    fn on_loss(&mut self, _now: Duration, _path: &Path, loss: &Loss) {
+    fn on_loss(&mut self, _now: Duration, path: &Path, loss: &Loss) {
         self.lost += u64::from(loss.count);
+        // While the rate doubles, every round trip that this goes on costs as much as the path holds.
+        let is_much = self.lost as f64 > LOSS_TOLERATED * f64::from(path.under_way);
+        if self.phase == Phase::Startup && is_much && self.is_queued(path) {
+            self.overflowed(path);
+            self.decide(path);
+        }
     }
 
     fn pace(&self) -> Pace {
