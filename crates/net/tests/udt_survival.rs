@@ -206,6 +206,31 @@ async fn a_replay_of_the_whole_connection_is_neither_read_twice_nor_a_second_con
     assert_eq!(listener.port().connections(), 1);
 }
 
+#[tokio::test]
+async fn a_replay_of_a_connection_that_has_ended_is_not_a_new_one() {
+    let (client, server, translator, listener) = translated().await;
+    drop(client);
+    assert_eq!(in_time(server.failed()).await.kind(), ErrorKind::ConnectionReset);
+    drop(server);
+    in_time(async {
+        while listener.port().connections() > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    // The cookie is still good.
+    translator.replay();
+    // What comes after it has been taken in after it.
+    let port = Port::bind(loopback()).unwrap();
+    let profile = profile();
+    let connect = port.connect(listener.port().local_addr(), &profile, LIMIT);
+    let (connected, accepted) = in_time(async { tokio::join!(connect, listener.accept()) }).await;
+    let (client, server) = (connected.unwrap(), accepted.unwrap().0.into_stream());
+    write(&client, b"the only one").await;
+    assert_eq!(read(&server, 12).await.0, b"the only one");
+    assert_eq!(listener.port().connections(), 1);
+}
+
 /// A request for a connection: with a cookie that was guessed, or without.
 fn request(n: u32) -> [u8; 64] {
     let mut request = [0; 64];

@@ -2,10 +2,12 @@
 //!
 //! A cookie shows that its bearer receives what is sent to its address. It is a keyed hash (SipHash-2-4) of that address, the
 //! request and the time, so that nothing has to be stored and nobody else can make one. UDT gives it 32 bits: a blind
-//! attacker needs two billion guesses for one connection, each answered by nothing.
+//! attacker needs two billion guesses for one connection, each answered by nothing. Whoever has seen one could send it again
+//! for as long as it is good: therefore each opens [one connection](Spent).
 
 use super::seq::Seq;
 use siphasher::sip::SipHasher24;
+use std::collections::HashSet;
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -62,6 +64,44 @@ impl Secret {
     }
 }
 
+/// Cookies that have opened a connection, for as long as they are good.
+#[derive(Debug, Default)]
+pub(super) struct Spent {
+    /// With the socket that each was given to: those of this period, and of the one before.
+    recent: [HashSet<(u32, u32)>; 2],
+    period: u64,
+}
+
+impl Spent {
+    /// Most that are remembered of one period, 1 MB: a thousand new connections per second. Of what is beyond, a replay costs
+    /// what a connection costs that nothing is heard on.
+    const MAX: usize = 1 << 16;
+
+    /// Remembers that a cookie was used by the client with this socket.
+    pub(super) fn add(&mut self, now: Duration, socket: u32, cookie: u32) {
+        self.forget(now);
+        if self.recent[0].len() < Self::MAX {
+            self.recent[0].insert((socket, cookie));
+        }
+    }
+
+    /// Whether it was used.
+    pub(super) fn contains(&mut self, now: Duration, socket: u32, cookie: u32) -> bool {
+        self.forget(now);
+        self.recent.iter().any(|spent| spent.contains(&(socket, cookie)))
+    }
+
+    /// One that was used in the period before the last is no longer good.
+    fn forget(&mut self, now: Duration) {
+        let now = period(now);
+        if now > self.period {
+            let last = std::mem::take(&mut self.recent[0]);
+            self.recent[1] = if now == self.period + 1 { last } else { HashSet::new() };
+            self.period = now;
+        }
+    }
+}
+
 fn period(now: Duration) -> u64 {
     now.as_secs() / Secret::LIFETIME.as_secs()
 }
@@ -87,6 +127,37 @@ mod tests {
         assert!(!verify(&secret, 59, "192.0.2.1:9001", 7, 9));
         assert!(!verify(&secret, 59, "192.0.2.1:9000", 8, 9));
         assert!(!verify(&secret, 59, "192.0.2.1:9000", 7, 8));
+    }
+
+    #[test]
+    fn what_is_spent_is_remembered_for_as_long_as_it_is_good() {
+        let (secret, mut spent) = (Secret::new([1; 32]), Spent::default());
+        let from: SocketAddr = "192.0.2.1:9000".parse().unwrap();
+        for (given, used, socket) in [(0, 0, 1), (59, 60, 2), (119, 119, 3), (130, 200, 4), (900, 901, 5)] {
+            let [given, used] = [given, used].map(Duration::from_secs);
+            let cookie = secret.cookie(given, from, socket, Seq::new(9));
+            assert!(!spent.contains(used, socket, cookie));
+            spent.add(used, socket, cookie);
+            assert!(!spent.contains(used, socket + 1, cookie));
+            let mut at = used;
+            while secret.verify(at, from, socket, Seq::new(9), cookie) {
+                assert!(
+                    spent.contains(at, socket, cookie),
+                    "given at {given:?}, used at {used:?}, sent again at {at:?}"
+                );
+                at += Duration::from_secs(1);
+            }
+        }
+        assert_eq!(spent.recent.each_ref().map(HashSet::len), [0, 1], "what is no longer good is forgotten");
+    }
+
+    #[test]
+    fn no_more_than_a_bound_is_remembered() {
+        let mut spent = Spent::default();
+        for n in 0..Spent::MAX as u32 + 10 {
+            spent.add(Duration::ZERO, n, n);
+        }
+        assert_eq!(spent.recent[0].len(), Spent::MAX);
     }
 
     #[test]

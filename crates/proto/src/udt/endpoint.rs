@@ -6,7 +6,7 @@
 //! forged requests less goes out than comes in.
 
 use super::connection::{Agreement, Connection};
-use super::cookie::Secret;
+use super::cookie::{Secret, Spent};
 use super::handshake::{Handshake, MSS_MIN, Request, VERSION};
 use super::packet::{Body, Packet};
 use super::{Config, ConfigError};
@@ -19,6 +19,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Endpoint {
     secret: Secret,
+    /// Cookies of accepted connections: a request that is replayed when its connection is gone opens none.
+    spent: Spent,
     listener: Option<Arc<Config>>,
     connections: HashMap<u32, Peer>,
     /// Accepted connections by the peer's address and socket: a repeated request is for them.
@@ -73,6 +75,7 @@ impl Endpoint {
     pub fn new(seed: [u8; 32]) -> Self {
         Self {
             secret: Secret::new(seed),
+            spent: Spent::default(),
             listener: None,
             connections: HashMap::new(),
             accepted: HashMap::new(),
@@ -122,6 +125,7 @@ impl Endpoint {
     pub fn accept(&mut self, now: Duration, incoming: &Incoming) -> Option<Connection> {
         let config = self.listener.clone()?;
         let Incoming { remote, request } = incoming;
+        self.spent.add(now, request.socket, request.cookie);
         let (socket, seed) = self.socket(*remote, Some(request.socket));
         let agreement = Agreement {
             peer_socket: request.socket,
@@ -190,6 +194,9 @@ impl Endpoint {
             Request::Conclusion if self.secret.verify(now, from, socket, initial_seq, cookie) => {
                 if let Some(socket) = self.accepted.get(&(from, socket)) {
                     return Route::Connection(*socket);
+                }
+                if self.spent.contains(now, socket, cookie) {
+                    return Route::Ignore;
                 }
                 let sound = socket != 0 && request.mss >= MSS_MIN;
                 if request.version != VERSION || request.kind != config.kind.number() || !sound {

@@ -203,4 +203,13 @@ fn a_cookie_opens_one_connection_for_its_address_and_not_for_long() {
     assert_eq!(endpoint.len(), 1);
     endpoint.remove(connection.socket());
     assert!(endpoint.is_empty());
+    // When the connection is gone, its request opens no other; a new one of the same client does, even from the same socket.
+    for replayed_at in [SECOND, 59 * SECOND, 60 * SECOND, 119 * SECOND, 120 * SECOND, 1000 * SECOND] {
+        assert_eq!(endpoint.route(replayed_at, from, &conclusion, &mut scratch), Route::Ignore, "at {replayed_at:?}");
+    }
+    let later = 1000 * SECOND;
+    assert_eq!(endpoint.route(later, from, &induction, &mut answer), Route::Answer(CONTROL_LEN_MAX));
+    let Ok(Packet { body: Body::Handshake(given), .. }) = Packet::decode(&answer) else { panic!("no handshake") };
+    let conclusion = request(Request::Conclusion, 9, given.cookie);
+    assert!(matches!(endpoint.route(later, from, &conclusion, &mut scratch), Route::Incoming(_)));
 }
