@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -116,6 +116,15 @@ pub(crate) fn watched(listener: TcpListener) -> io::Result<AsyncFd<TcpListener>>
     // SAFETY: a `TcpListener` owns its descriptor, which is always the same, and closes it only when the `AsyncFd` that owns
     // it drops it; nothing here gives it away.
     unsafe { AsyncFd::register_with_interest(listener, Interest::READABLE) }.map_err(io::Error::from)
+}
+
+/// The same of a timer.
+///
+/// # Errors
+/// When it cannot be watched.
+pub(crate) fn watch_timer(timer: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is this one for as long as its owner lives, which the `AsyncFd` owns.
+    unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }.map_err(io::Error::from)
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

@@ -6,6 +6,7 @@
 //! connection that many sessions share does not end with the runtime of the first of them. The price is a wake-up
 //! between threads, of which there is one for many packets under load.
 
+use super::timer::Timer;
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime};
 use std::io;
 use std::net::UdpSocket;
@@ -70,7 +71,7 @@ struct OnDrivers {
 
 impl Runtime for OnDrivers {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
-        Box::pin(tokio::time::sleep_until(at.into()))
+        Box::pin(Timer::new(at))
     }
 
     fn spawn(&self, task: Task) {

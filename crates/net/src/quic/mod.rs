@@ -7,7 +7,8 @@
 //! - `known` is what there is of them, `failure` how they end.
 //! - `settings` turns a profile into quinn's settings; `model` is the congestion control, `rate` the bound on a stream,
 //!   `gauge` what statistics need besides quinn's.
-//! - `drivers` are the threads on which all of it runs, `socket` the UDP socket under it with its `batch`, `bell` its readiness.
+//! - `drivers` are the threads on which all of it runs, `socket` the UDP socket under it with its `batch`, `bell` its readiness,
+//!   `timer` its clock.
 //!
 //! Both ends show certificates (`crate::credentials`), and all bytes are encrypted. A stream's end and its reset are the
 //! peer's: nobody on the path can forge them, so that sessions go over a stream as they are, unframed.
@@ -32,6 +33,7 @@ mod reset_key;
 mod settings;
 mod socket;
 mod stream;
+mod timer;
 
 pub use reset_key::ResetKey;
 
