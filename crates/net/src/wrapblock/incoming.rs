@@ -4,6 +4,7 @@
 //! stops reading, and the library's own flow control stops the peer.
 
 use super::fault::Fault;
+use super::wake;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -139,14 +140,14 @@ impl Incoming {
             }
             _ => state.full.push_back(Chunk { bytes: chunk, start: 0, end: len }),
         }
-        wake(state);
+        wake(state, |state| &mut state.waker);
     }
 
     /// Nothing more comes behind the chunks. The first to say so is believed.
     pub(super) fn end(&self, how: Result<(), Fault>) {
         let mut state = self.lock();
         state.end.get_or_insert(how);
-        wake(state);
+        wake(state, |state| &mut state.waker);
     }
 
     /// Waits until every byte was taken; false if that did not happen within `limit`.
@@ -175,15 +176,6 @@ impl Incoming {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Wakes the task, without the lock that it will want.
-fn wake(mut state: MutexGuard<'_, State>) {
-    let waker = state.waker.take();
-    drop(state);
-    if let Some(waker) = waker {
-        waker.wake();
     }
 }
 

@@ -36,7 +36,8 @@ use crate::stats::Stats;
 use phoebus_proto::units::ByteSize;
 use std::fmt::Debug;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
+use std::task::Waker;
 use std::time::Duration;
 
 /// A library with blocking calls.
@@ -191,5 +192,14 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self { connections: 512, buffer: ByteSize(2 << 20) }
+    }
+}
+
+/// Wakes the task that waits for a change of `state`, without the lock that it will want.
+fn wake<S>(mut state: MutexGuard<'_, S>, waker: impl FnOnce(&mut S) -> &mut Option<Waker>) {
+    let waker = waker(&mut state).take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
     }
 }

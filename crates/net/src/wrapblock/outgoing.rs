@@ -3,6 +3,7 @@
 //! It also carries what else the writing thread is to do, in order: end the stream, deliver and close, or give up.
 
 use super::fault::Fault;
+use super::wake;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -189,7 +190,7 @@ impl Outgoing {
         state.waiting = state.waiting.saturating_sub(chunk.len());
         chunk.clear();
         state.spare.push(chunk);
-        wake(state);
+        wake(state, |state| &mut state.waker);
     }
 
     /// The library has ended the stream.
@@ -202,7 +203,7 @@ impl Outgoing {
         let mut state = self.lock();
         state.failed.get_or_insert_with(|| fault.clone());
         state.full.clear();
-        wake(state);
+        wake(state, |state| &mut state.waker);
         self.changed.notify_all();
     }
 
@@ -227,15 +228,6 @@ impl Outgoing {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Wakes the task, without the lock that it will want.
-fn wake(mut state: MutexGuard<'_, State>) {
-    let waker = state.waker.take();
-    drop(state);
-    if let Some(waker) = waker {
-        waker.wake();
     }
 }
 
