@@ -113,11 +113,28 @@ impl From<Coded> for io::Error {
     }
 }
 
-/// The error without "(os error N)", in lower case, to stand at the end of a sentence.
+/// The error without "(os error N)" and without a capital at its beginning, to stand at the end of a sentence. Names such as UDT
+/// stay as they are.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(text);
     let mut chars = text.chars();
+    if text.split(' ').next().is_some_and(|word| word.chars().skip(1).any(char::is_uppercase)) {
+        return text.to_owned();
+    }
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_begins_with_no_capital_but_a_name_s() {
+        let refused = io::Error::from_raw_os_error(libc::ECONNREFUSED);
+        assert_eq!(reason(&refused), "connection refused");
+        assert_eq!(reason(&io::Error::other("UDT has no \"bbr\"")), "UDT has no \"bbr\"");
+        assert_eq!(reason(&io::Error::other("")), "");
+    }
 }
