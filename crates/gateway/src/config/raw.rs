@@ -152,7 +152,7 @@ pub(super) struct Route {
 pub(super) struct Allow {
     pub(super) from: Vec<Spanned<String>>,
     pub(super) to: Vec<Spanned<String>>,
-    pub(super) ports: Option<Vec<Spanned<Ports>>>,
+    pub(super) ports: Option<Spanned<Vec<Spanned<Ports>>>>,
 }
 
 #[derive(Deserialize)]

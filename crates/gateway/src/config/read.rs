@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use toml::Spanned;
+use toml::de::DeTable;
 
 /// Most threads that relay: more processors than any host has, and few enough to start.
 const THREADS_MAX: usize = 1024;
@@ -32,13 +33,14 @@ impl Reader<'_> {
         self.limits(&raw.limits)?;
         if let Some((name, _)) = raw.profile.iter().find(|(_, profile)| profile.idle_timeout.0 < IDLE_MIN) {
             let message = format!("profile.{name}.idle_timeout is too short; expected at least {}", Span(IDLE_MIN));
-            return Err(self.whole(&message));
+            return Err(self.at_key(&["profile", name, "idle_timeout"], message));
         }
-        let streams = raw.limits.streams.get();
-        let named = raw.profile.iter().map(|(name, profile)| (format!("profile.{name}.streams"), profile.streams));
-        for (name, streams) in named.chain([("limits.streams".to_owned(), streams)]) {
+        let profiles =
+            raw.profile.iter().map(|(name, profile)| (vec!["profile", name.as_str(), "streams"], profile.streams));
+        for (key, streams) in profiles.chain([(vec!["limits", "streams"], raw.limits.streams.get())]) {
             if !(1..=STREAMS_MAX).contains(&streams) {
-                return Err(self.whole(&format!("{name} is {streams}; expected 1 to {STREAMS_MAX}")));
+                let message = format!("{} is {streams}; expected 1 to {STREAMS_MAX}", key.join("."));
+                return Err(self.at_key(&key, message));
             }
         }
         let profiles = self.profiles(raw.profile, &raw.limits);
@@ -279,10 +281,10 @@ impl Reader<'_> {
             to: raw.to.iter().map(|to| self.parse(to)).collect::<Result<_, _>>()?,
             ports: match &raw.ports {
                 None => Vec::new(),
-                Some(list) if list.is_empty() => {
-                    return Err(self.whole("ports = [] allows nothing; expected ports, or no such key"));
+                Some(list) if list.get_ref().is_empty() => {
+                    return Err(self.at(list, "ports = [] allows nothing; expected ports, or no such key"));
                 }
-                Some(list) => list.iter().map(ports).collect::<Result<_, _>>()?,
+                Some(list) => list.get_ref().iter().map(ports).collect::<Result<_, _>>()?,
             },
         })
     }
@@ -290,14 +292,18 @@ impl Reader<'_> {
     fn limits(&self, limits: &Limits) -> Result<(), ConfigError> {
         let at_least = |name: &str, size: u64, least: u64| match size {
             size if size >= least => Ok(()),
-            size => Err(self.whole(&format!("limits.{name} is {size} bytes; expected at least {least}"))),
+            size => {
+                let message = format!("limits.{name} is {size} bytes; expected at least {least}");
+                Err(self.at_key(&["limits", name], message))
+            }
         };
         at_least("pipe", limits.pipe.0, 64 << 10)?;
         // Four pages for each of the two sockets, and the pipe.
         limits.buffer.map_or(Ok(()), |size| at_least("buffer", size.0, 64 << 10))?;
         match limits.threads {
             Some(threads) if threads.get() > THREADS_MAX => {
-                return Err(self.whole(&format!("limits.threads is {threads}; expected at most {THREADS_MAX}")));
+                let message = format!("limits.threads is {threads}; expected at most {THREADS_MAX}");
+                return Err(self.at_key(&["limits", "threads"], message));
             }
             _ => {}
         }
@@ -311,7 +317,8 @@ impl Reader<'_> {
             ("peer_idle_timeout", limits.peer_idle_timeout),
         ] {
             if span.0.is_zero() {
-                return Err(self.whole(&format!("limits.{name} is 0; expected a duration such as 10s")));
+                let message = format!("limits.{name} is 0; expected a duration such as 10s");
+                return Err(self.at_key(&["limits", name], message));
             }
         }
         Ok(())
@@ -339,6 +346,21 @@ impl Reader<'_> {
     fn place<T>(&self, value: &Spanned<T>) -> String {
         let (line, column) = phoebus_proto::text::place(self.text.get(..value.span().start).unwrap_or_default());
         format!("{}:{line}:{column}", self.file.display())
+    }
+
+    /// As [`Reader::at`], of the value of a key that is named from the top of the file on.
+    fn at_key(&self, key: &[&str], message: impl Into<String>) -> ConfigError {
+        let span = || {
+            let (last, tables) = key.split_last()?;
+            let file = DeTable::parse(self.text).ok()?;
+            let table = tables.iter().try_fold(file.get_ref(), |table, name| table.get(*name)?.get_ref().as_table())?;
+            Some(table.get(*last)?.span())
+        };
+        match span() {
+            Some(span) => ConfigError::at(self.file, self.text, span, message),
+            // It comes from what is in force where the file says nothing.
+            None => ConfigError::new(self.file, message),
+        }
     }
 
     fn whole(&self, message: &str) -> ConfigError {
