@@ -210,6 +210,9 @@ pub enum Change {
     Rate(Option<BitRate>),
     /// Bytes that may wait to be sent.
     SendBuffer(u64),
+    /// Of these, bytes that may wait without having been sent once; `None`: as many as there is room for. Beyond them a write finds
+    /// no room, and what is written later can still go elsewhere.
+    Unsent(Option<u64>),
     /// Bytes that may wait to be read.
     ReceiveBuffer(u64),
     /// Congestion control of what this end sends.

@@ -1,24 +1,23 @@
 //! The connections of a bundle as a relay sees them: one end of a session, whose bytes they share (S1, P22).
 //!
-//! Each lane has its own [`Framing`], and is given a whole carrier at a time, which it keeps until the frame is sent: a lane that
-//! is slow holds up its own frame and nobody else's. Where all lanes have one under way, the bundle takes no more, and so a
-//! direction of it holds as many carriers as there are lanes. Incoming frames wait in the transport until their bytes are next
-//! ([`Gather`]).
+//! Each [`Lane`] is given a whole carrier at a time, which it keeps until the frame is sent: a lane that is slow holds up its own
+//! frame and nobody else's. Where all lanes have one under way, the bundle takes no more, and so a direction of it holds as many
+//! carriers as there are lanes. Incoming frames wait in the transport until their bytes are next ([`Gather`]).
 
 use super::end::{End, Taken};
 use super::failure::Failure;
-use super::framing::{Framing, Incoming};
+use super::framing::Incoming;
+use super::lane::Lane;
 use super::parting;
-use crate::bundle::{Lender, Newcomer, Roster};
+use crate::bundle::{Newcomer, Roster};
 use phoebus_net::{Carrier, Stats, Stream};
-use phoebus_proto::session::bundle::{FRAME, Gather, Next, Scatter};
+use phoebus_proto::session::bundle::{Gather, Next, Scatter};
 use phoebus_proto::session::frame::Role;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// The least that a lane is given at a time, where there is as much: for less, headers and system calls would show.
+/// The least that a lane is given at a time where memory is what is short: for less, headers and system calls would show.
 const FRAME_MIN: usize = 16 << 10;
 
 /// The connections of one hop.
@@ -26,77 +25,14 @@ pub(crate) struct Lanes {
     role: Role,
     lanes: Vec<Lane>,
     scatter: Scatter,
+    /// The lane that is to have what is taken next.
+    chosen: Option<usize>,
     gather: Gather,
     roster: Arc<Roster>,
     /// This side's stream has ended.
     shut: bool,
     /// So has the peer's, and it was passed on.
     passed_on: bool,
-}
-
-struct Lane {
-    stream: Arc<Stream>,
-    framing: Framing,
-    /// What is left of the frame under way, and where it lies in the stream.
-    sending: Option<(u64, Carrier)>,
-    failed: Pin<Box<dyn Future<Output = io::Error> + Send>>,
-    /// None for the connection on which the session was opened.
-    lender: Option<Lender>,
-    /// It failed when everything about the session had been said on another.
-    lost: bool,
-    /// The end of the peer's stream was acknowledged on it.
-    acknowledged: bool,
-    /// When it joined.
-    start: Box<Stats>,
-}
-
-impl Lane {
-    fn new(stream: Arc<Stream>, role: Role, lender: Option<Lender>) -> Self {
-        let watched = stream.clone();
-        Self {
-            start: Box::new(stream.stats().unwrap_or_default()),
-            stream,
-            framing: Framing::striped(role),
-            sending: None,
-            failed: Box::pin(async move { watched.failed().await }),
-            lender,
-            lost: false,
-            acknowledged: false,
-        }
-    }
-
-    /// Ready when it can be given a frame.
-    fn poll_free(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        if self.sending.is_some() || self.lost {
-            return Poll::Pending;
-        }
-        ready!(self.poll_send(cx, &mut |_| {}))?;
-        self.stream.poll_write_ready(cx).map_err(Into::into)
-    }
-
-    /// Sends what is due and what is left of the frame under way.
-    fn poll_send(&mut self, cx: &mut Context<'_>, sent: &mut dyn FnMut(usize)) -> Poll<Result<(), Failure>> {
-        loop {
-            let result = self.framing.try_flush(&self.stream).and_then(|()| match &mut self.sending {
-                Some((_, carrier)) if !carrier.is_empty() => {
-                    let n = carrier.drain(&self.stream)?;
-                    self.framing.paid(n);
-                    sent(n);
-                    Ok(false)
-                }
-                _ => Ok(true),
-            });
-            match result {
-                Ok(false) => {}
-                Ok(true) => {
-                    self.sending = None;
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(self.stream.poll_write_ready(cx))?,
-                Err(error) => return Poll::Ready(Err(error.into())),
-            }
-        }
-    }
 }
 
 impl Lanes {
@@ -106,6 +42,7 @@ impl Lanes {
             role,
             lanes: Vec::new(),
             scatter: Scatter::default(),
+            chosen: None,
             gather: Gather::default(),
             roster,
             shut: false,
@@ -142,7 +79,7 @@ impl Lanes {
         }
         for number in 0..self.lanes.len() {
             if !self.lanes[number].lost
-                && let Poll::Ready(error) = self.lanes[number].failed.as_mut().poll(cx)
+                && let Poll::Ready(error) = self.lanes[number].poll_failed(cx)
             {
                 self.lose(number, error.into())?;
             }
@@ -224,7 +161,8 @@ impl Lanes {
         Ok(())
     }
 
-    /// See [`End::poll_give`]. Pending while every lane has a frame under way.
+    /// See [`End::poll_give`]. Pending while every lane has a frame under way, so that nothing is taken before it is known on which
+    /// lane it goes, and how much of it.
     pub(super) fn poll_give(
         &mut self,
         cx: &mut Context<'_>,
@@ -233,27 +171,50 @@ impl Lanes {
     ) -> Poll<Result<(), Failure>> {
         // What follows need not wait for what is under way.
         let _ = self.poll_under_way(cx, sent)?;
-        let Some(full) = carrier.take_if(|carrier| !carrier.is_empty()) else { return Poll::Ready(Ok(())) };
+        if let Some(full) = carrier.take_if(|carrier| !carrier.is_empty()) {
+            let number = match self.chosen.take() {
+                Some(number) if self.lanes[number].suits(&full) && self.lanes[number].poll_free(cx)?.is_ready() => {
+                    number
+                }
+                _ => match self.poll_choose(cx, Some(&full))? {
+                    Poll::Ready(number) => number,
+                    Poll::Pending => {
+                        *carrier = Some(full);
+                        return Poll::Pending;
+                    }
+                },
+            };
+            let lane = &mut self.lanes[number];
+            lane.give(&mut self.scatter, full)?;
+            let _ = lane.poll_send(cx, sent)?;
+        }
+        if !self.shut {
+            self.chosen = Some(ready!(self.poll_choose(cx, None))?);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The lane that can be given a frame, `full` if it is there already, and will have delivered it first.
+    fn poll_choose(&mut self, cx: &mut Context<'_>, full: Option<&Carrier>) -> Poll<Result<usize, Failure>> {
         let Self { lanes, scatter, .. } = self;
         let mut failure = None;
-        let chosen = scatter.choose(lanes.len(), |number| match lanes[number].poll_free(cx) {
-            Poll::Ready(Err(why)) => failure.replace(why).is_some(),
-            free => free.is_ready() && full.suits(&lanes[number].stream),
+        let chosen = scatter.choose(lanes.len(), |number| {
+            let lane = &mut lanes[number];
+            match lane.poll_free(cx) {
+                Poll::Ready(Ok(())) if full.is_none_or(|full| lane.suits(full)) => {
+                    Some(lane.due(full.map(Carrier::len)))
+                }
+                Poll::Ready(Err(why)) => {
+                    failure = Some(why);
+                    None
+                }
+                _ => None,
+            }
         });
         match (failure, chosen) {
             (Some(failure), _) => Poll::Ready(Err(failure)),
-            (None, None) => {
-                *carrier = Some(full);
-                Poll::Pending
-            }
-            (None, Some(number)) => {
-                let offset = scatter.position();
-                let lane = &mut lanes[number];
-                lane.framing.begin_part(scatter, full.len())?;
-                lane.sending = Some((offset, full));
-                let _ = lane.poll_send(cx, sent)?;
-                Poll::Ready(Ok(()))
-            }
+            (None, Some(number)) => Poll::Ready(Ok(number)),
+            (None, None) => Poll::Pending,
         }
     }
 
@@ -264,8 +225,8 @@ impl Lanes {
         let mut idle = true;
         loop {
             let next = self.lanes.iter_mut().filter_map(|lane| {
-                let (offset, _) = lane.sending.as_ref()?;
-                (*offset >= after).then_some((*offset, lane))
+                let offset = lane.under_way()?;
+                (offset >= after).then_some((offset, lane))
             });
             let Some((offset, lane)) = next.min_by_key(|(offset, _)| *offset) else { break };
             after = offset + 1;
@@ -302,7 +263,7 @@ impl Lanes {
         let mut done = true;
         for number in 0..self.lanes.len() {
             let lane = &mut self.lanes[number];
-            if lane.sending.is_some() || lane.lost {
+            if lane.under_way().is_some() || lane.lost {
                 continue;
             }
             match lane.poll_send(cx, &mut |_| {}) {
@@ -354,25 +315,19 @@ impl Lanes {
 
     /// What the lanes beside the first have done.
     pub(crate) fn stats(&self) -> Stats {
-        let further = self.lanes.iter().skip(1).filter_map(|lane| Some(lane.stream.stats().ok()?.since(&lane.start)));
+        let further = self.lanes.iter().skip(1).filter_map(Lane::stats);
         further.fold(Stats::default(), |sum, stats| sum.with(&stats))
     }
 
-    /// How many bytes a lane is given at a time, so that all together hold about `hold`.
+    /// How many bytes the lane is best given that has what is taken next. All together hold about `hold`.
     pub(super) fn frame(&self, hold: usize) -> usize {
-        (hold / self.lanes.len().max(1)).clamp(FRAME_MIN, FRAME)
+        let share = (hold / self.lanes.len().max(1)).max(FRAME_MIN);
+        self.chosen.map_or(share, |number| self.lanes[number].frame().min(share))
     }
 
     /// After a session that has ended: gives the lanes beside the first back.
     pub(crate) fn give_back(self) {
-        for Lane { stream, failed, lender, lost, .. } in self.lanes {
-            drop(failed);
-            if let Some(lender) = lender
-                && !lost
-            {
-                lender.give_back(stream);
-            }
-        }
+        self.lanes.into_iter().for_each(Lane::give_back);
     }
 
     /// After a session that has failed for `reason`: clears all lanes of it, each by itself, and gives back those that are free
@@ -381,9 +336,8 @@ impl Lanes {
         let Self { lanes, roster, .. } = self;
         roster.give_up();
         let mut lanes = lanes.into_iter().map(|lane| {
-            // Who watches holds the connection as well.
-            let Lane { stream, framing, sending, lender, .. } = lane;
-            (End::framed_as(stream, framing), sending.map(|(_, carrier)| carrier), lender)
+            let (stream, framing, carrier, lender) = lane.parts();
+            (End::framed_as(stream, framing), carrier, lender)
         });
         let first = lanes.next();
         for (end, carrier, lender) in lanes {
@@ -396,18 +350,5 @@ impl Lanes {
         }
         let (end, carrier, _) = first?;
         parting::framed(end, carrier, reason).await
-    }
-}
-
-impl Lane {
-    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Result<Incoming, Failure>> {
-        self.framing.poll_incoming(&self.stream, cx)
-    }
-
-    /// Confirms the end of the peer's stream, if it has come here; once.
-    fn acknowledge(&mut self) {
-        if self.framing.has_ended() && !std::mem::replace(&mut self.acknowledged, true) {
-            self.framing.acknowledge();
-        }
     }
 }

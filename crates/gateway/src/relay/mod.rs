@@ -18,6 +18,7 @@
 mod end;
 mod failure;
 mod framing;
+mod lane;
 mod lanes;
 mod parting;
 

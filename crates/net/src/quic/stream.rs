@@ -311,7 +311,9 @@ impl Duplex for QuicStream {
                 self.fit_send_window();
                 Ok(())
             }
-            Change::ReceiveBuffer(_) | Change::CongestionControl(_) => Err(io::ErrorKind::Unsupported.into()),
+            Change::Unsent(_) | Change::ReceiveBuffer(_) | Change::CongestionControl(_) => {
+                Err(io::ErrorKind::Unsupported.into())
+            }
         }
     }
 

@@ -94,6 +94,11 @@ impl Duplex for Connection {
         match change {
             Change::Rate(rate) => socket::set_rate(&socket, rate, self.io.local_addr()?.is_ipv6()),
             Change::SendBuffer(size) => socket.set_send_buffer_size(socket::size(size)?),
+            // 0 is the host's own bound.
+            Change::Unsent(most) => {
+                let most = most.map_or(0, |most| i32::try_from(most.max(1)).unwrap_or(i32::MAX));
+                sys::set_tcp_option(self.io.as_fd(), libc::TCP_NOTSENT_LOWAT, most)
+            }
             Change::ReceiveBuffer(size) => socket.set_recv_buffer_size(socket::size(size)?),
             Change::CongestionControl(asked) => match asked.kernel_name() {
                 Some(name) => socket.set_tcp_congestion(name.as_bytes()),

@@ -145,7 +145,9 @@ impl Duplex for Connection {
                     state.connection.set_control(now, &*control);
                 }
                 // They were agreed on when the connection was opened.
-                Change::SendBuffer(_) | Change::ReceiveBuffer(_) => return Err(io::ErrorKind::Unsupported.into()),
+                Change::SendBuffer(_) | Change::ReceiveBuffer(_) | Change::Unsent(_) => {
+                    return Err(io::ErrorKind::Unsupported.into());
+                }
             }
             Ok(())
         })

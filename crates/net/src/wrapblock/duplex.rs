@@ -271,6 +271,7 @@ impl Duplex for Wrapped {
             Change::CongestionControl(asked) => {
                 self.change(live.congestion_control, "congestion_control", asked.to_string())
             }
+            Change::Unsent(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

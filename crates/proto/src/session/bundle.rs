@@ -1,9 +1,9 @@
 //! Bundles: one session over several connections of a hop, where one alone would not fill the path (P9, P13, S1;
 //! `docs/protocol/session.md` §6.7).
 //!
-//! Each connection of a bundle is a lane: a framed connection with an [`Exchange`] of its own, [striped](Exchange::striped),
-//! its own SHUTDOWN, acknowledgement and RESET, and free for the next session as soon as its own exchange says so. What the
-//! lanes share is where the stream stands:
+//! Each connection of a bundle is a lane: a framed connection with an [`Exchange`](super::frame::Exchange) of its own,
+//! [striped](super::frame::Exchange::striped), its own SHUTDOWN, acknowledgement and RESET, and free for the next session as
+//! soon as its own exchange says so. What the lanes share is where the stream stands:
 //!
 //! ```text
 //!             ┌─► lane 0: [0, 100) ········· [300, 400) ─► SHUTDOWN 500 ─┐
@@ -11,24 +11,26 @@
 //!             └─► lane 2: ········ [200, 300) [400, 500) ─► SHUTDOWN 500 ─┘
 //! ```
 //!
-//! [`Scatter`] gives the next bytes of the stream to a lane that can take them. So offsets ascend on every lane, and the bytes
+//! [`Scatter`] gives the next bytes of the stream to the lane that will have delivered them first. So offsets ascend on every lane, and the bytes
 //! that are next in the stream are always the first on one of them: those before them on that lane lie before them in the
 //! stream, and have been taken. [`Gather`] therefore needs no memory to put the stream together: it reads every lane up to the
 //! header of its next frame, and goes on with the one that continues the stream. What lies ahead stays where the transport keeps
 //! it, within the transport's bounds, and holds up its sender there. That cannot come to a standstill: the lane that the stream
 //! waits for is read, so that its sender can go on; and a sender that gives a lane a frame finishes it before all later ones.
 //!
+//! Nor may it come near one: every byte that waits on a slow lane holds up all lanes, for as long as their transports have room
+//! for what is ahead. So nothing is given to a lane before its turn is near ([`Load`]).
+//!
 //! Nothing here knows sockets, so that any end of a hop can use it.
 
-use super::frame::{Exchange, FrameError, HEADER_LEN};
+mod scatter;
+
+pub use scatter::{Load, Scatter};
 
 /// Most connections that anyone may ask for in one bundle: more than the slowest control needs on the longest path.
 pub const STREAMS_MAX: u16 = 64;
 /// Bytes of a [`super::message::Opened::token`]: too many to guess.
 pub const TOKEN_LEN: usize = 16;
-/// Bytes of the stream that a lane is best given at a time: many enough for headers and system calls to cost little, and
-/// few enough to hold the stream up no longer than some milliseconds where a lane is slow.
-pub const FRAME: usize = 128 << 10;
 
 /// How a peer broke the rules of a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -52,46 +54,6 @@ pub enum BundleError {
         /// What another one has said, or how far the stream has come already.
         expected: u64,
     },
-}
-
-/// The sending half: which lane carries which bytes.
-#[derive(Debug, Clone, Default)]
-pub struct Scatter {
-    position: u64,
-    /// The lane after the one that was given something last.
-    turn: usize,
-}
-
-impl Scatter {
-    /// Where the stream stands: the offset of the bytes that are given to a lane next.
-    pub fn position(&self) -> u64 {
-        self.position
-    }
-
-    /// The next of `lanes` that is `ready` to take bytes, in turn.
-    pub fn choose(&mut self, lanes: usize, mut ready: impl FnMut(usize) -> bool) -> Option<usize> {
-        let found = (0..lanes).map(|n| (self.turn + n) % lanes).find(|lane| ready(*lane))?;
-        self.turn = found + 1;
-        Some(found)
-    }
-
-    /// The header of a DATA frame on `lane` with the next `len` bytes, which are to follow there.
-    ///
-    /// # Errors
-    /// As [`Exchange::data`].
-    pub fn data(&mut self, lane: &mut Exchange, len: u32) -> Result<[u8; HEADER_LEN], FrameError> {
-        let header = lane.data_at(self.position, len)?;
-        self.position += u64::from(len);
-        Ok(header)
-    }
-
-    /// SHUTDOWN on `lane`. Each lane has one, and nothing is sent on any after the first.
-    ///
-    /// # Errors
-    /// As [`Exchange::shutdown`].
-    pub fn shutdown(&self, lane: &mut Exchange) -> Result<[u8; HEADER_LEN], FrameError> {
-        lane.shutdown_at(self.position)
-    }
 }
 
 /// The receiving half: which lane continues the stream.
@@ -239,15 +201,6 @@ mod tests {
         let mut gather = Gather::default();
         (0..lanes).for_each(|lane| assert_eq!(gather.join(), lane));
         gather
-    }
-
-    #[test]
-    fn lanes_take_turns_as_far_as_they_can() {
-        let mut scatter = Scatter::default();
-        let taken: Vec<_> = (0..5).map(|_| scatter.choose(3, |lane| lane != 1)).collect();
-        assert_eq!(taken, [Some(0), Some(2), Some(0), Some(2), Some(0)]);
-        assert_eq!(scatter.choose(3, |_| false), None);
-        assert_eq!(scatter.choose(0, |_| true), None);
     }
 
     #[test]
