@@ -84,7 +84,8 @@ enum Path {
     Direct(&'static [&'static str]),
     /// By one of libudt.
     Libudt,
-    /// Over a first hop of TCP under cubic, and gateways that are joined so; held to the capacity of the WAN, or not.
+    /// Over a first hop of TCP under bbr, as the shim asks for, and gateways that are joined so; held to the capacity of the
+    /// WAN, or not. Under cubic the losses of the LAN would hold the first hop to less than the circuit carries.
     Through { wan: &'static str, held: bool },
 }
 
@@ -203,7 +204,7 @@ impl Experiment for Bottleneck {
         all.push(("test".into(), format!("one flow of {} s, memory to memory, timed by its receiver", self.seconds)));
         all.push(("competing flows".into(), format!("{} of iperf3 under cubic, from pg1 to pg2", self.flows)));
         all.push(("circuit".into(), format!("loss on the LANs {}", wan::percent(self.loss))));
-        all.push(("first hop".into(), "TCP under cubic".into()));
+        all.push(("first hop".into(), "TCP under bbr, asked for by the shim".into()));
         all.extend(bed.iter().flat_map(|bed| wan::conditions(bed, self.seed)));
         all
     }
@@ -227,7 +228,7 @@ impl Experiment for Bottleneck {
         let time = format!("{}s", self.seconds);
         let mut client = flows::client(&bed.testbed, "src", carrier, sink.at, &["--time", &time])?;
         if matches!(row.path, Path::Through { .. }) {
-            bed.lead(&mut client, Way::Phoebus, Some("cubic"))?;
+            bed.lead(&mut client, Way::Phoebus, Some("bbr"))?;
         }
         let cross = match case {
             Case::Shared => Some(Cross::start(bed, self.flows, self.seconds, limit)?),
