@@ -116,6 +116,16 @@ fn a_whole_configuration_is_read() {
 }
 
 #[test]
+fn no_more_connections_are_made_ready_than_may_be_kept() {
+    for (given, expected) in [("", (2, 8)), ("pool = { max = 1 }", (1, 1)), ("pool = { min = 0 }", (0, 8))] {
+        let config =
+            parse(&format!("{LEAST}[[peer]]\nname = \"pg2\"\naddress = \"pg2.example\"\nsecurity = \"none\"\n{given}"));
+        let pool = config.peers["pg2"].pool;
+        assert_eq!((pool.min, pool.max), expected, "{given}");
+    }
+}
+
+#[test]
 fn auto_chooses_from_what_there_can_be() {
     let peer = |more: &str| {
         format!(

@@ -122,9 +122,10 @@ pub(super) struct Peer {
 
 /// How many idle connections to a peer are kept ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(from = "GivenPool")]
 pub struct Pool {
-    /// Connections opened ahead of need. 1 by default: the first session should not wait for a handshake.
+    /// Connections opened ahead of need. 2 by default, if as many may be kept: neither the first session should wait for a
+    /// handshake, nor the one that comes while the first is still ending.
     pub min: u32,
     /// Most idle connections kept after use. 8 by default: parallel streams of one transfer find their windows again.
     pub max: u32,
@@ -133,9 +134,24 @@ pub struct Pool {
     pub idle: Span,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct GivenPool {
+    min: Option<u32>,
+    max: Option<u32>,
+    idle: Option<Span>,
+}
+
+impl From<GivenPool> for Pool {
+    fn from(given: GivenPool) -> Self {
+        let max = given.max.unwrap_or(8);
+        Self { min: given.min.unwrap_or(max.min(2)), max, idle: given.idle.unwrap_or(Span(Duration::from_secs(300))) }
+    }
+}
+
 impl Default for Pool {
     fn default() -> Self {
-        Self { min: 1, max: 8, idle: Span(Duration::from_secs(300)) }
+        GivenPool::default().into()
     }
 }
 

@@ -48,7 +48,7 @@ impl Pool {
     pub(super) async fn dial(&self, by: &Chosen, limit: Duration) -> Result<Stream, Refusal> {
         let way = self.way(by);
         let stream = self.reach(way, &by.profile, limit).await?;
-        way.has_streams.store(stream.has_true_ends(), Ordering::Relaxed);
+        let _ = way.has_streams.set(stream.has_true_ends());
         self.counts.dialled.fetch_add(1, Ordering::Relaxed);
         if let Some(note) = stream.note() {
             debug!(peer = self.peer.name, "{note}");

@@ -1,10 +1,12 @@
 //! Connections that wait: greeted ahead of need, looked after, lent and taken back.
 
+use super::way::Chosen;
 use super::{Pool, Warm, lock};
 use crate::refusal::Refusal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -12,6 +14,8 @@ use tracing::{info, warn};
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest pause between attempts to reach a peer that does not answer.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Connections that are made at a time.
+const DIALS: usize = 8;
 /// How often a peer's name is resolved again.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(60);
 
@@ -32,39 +36,71 @@ impl Pool {
             if self.is_due() {
                 self.prove().await;
             }
-            let mut pause = LOOK;
-            // Ways that lead nowhere one after the other: then it is the peer that is not there.
-            let mut lost = 0;
-            while lock(&self.idle).len() < self.least() && !self.closed.load(Ordering::Relaxed) {
-                let by = self.chosen();
-                let limit = self.patience().unwrap_or(self.limits.greeting);
-                match timeout(limit, self.greet(&by, limit)).await {
-                    Ok(Ok(warm)) => {
-                        retry = LOOK;
-                        self.keep(warm);
-                    }
-                    failed => {
-                        let refusal = match failed {
-                            Ok(Err(refusal)) => refusal,
-                            _ => self.unanswered(limit),
-                        };
-                        self.fall_back(&by, &refusal);
-                        lost += 1;
-                        if lost < self.ways.len() {
-                            continue;
-                        }
-                        let why = refusal.reason;
-                        self.counts.failed.fetch_add(1, Ordering::Relaxed);
-                        warn!(peer = self.peer.name, retry_s = retry.as_secs(), "no connection is ready: {why}");
-                        pause = retry;
-                        retry = (retry * 2).min(RETRY_MAX);
-                        break;
-                    }
+            let pause = match self.fill().await {
+                Ok(()) => {
+                    retry = LOOK;
+                    LOOK
                 }
-            }
+                Err(refusal) => {
+                    let pause = retry;
+                    self.counts.failed.fetch_add(1, Ordering::Relaxed);
+                    let why = refusal.reason;
+                    warn!(peer = self.peer.name, retry_s = pause.as_secs(), "no connection is ready: {why}");
+                    retry = (retry * 2).min(RETRY_MAX);
+                    pause
+                }
+            };
             self.reconsider().await;
             let _ = timeout(pause, self.wanted.notified()).await;
         }
+    }
+
+    /// Has as many connections ready as there should be, by the next way where one leads nowhere.
+    async fn fill(self: &Arc<Self>) -> Result<(), Refusal> {
+        // Ways that lead nowhere one after the other: then it is the peer that is not there.
+        let mut lost = 0;
+        while let Err((by, refusal)) = self.fill_by_one().await {
+            self.fall_back(&by, &refusal);
+            lost += 1;
+            if lost >= self.ways.len() {
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same by the way in force, several at once: each takes some round trips, and sessions may come in less.
+    async fn fill_by_one(self: &Arc<Self>) -> Result<(), (Arc<Chosen>, Refusal)> {
+        let mut dials = JoinSet::new();
+        let mut woken = false;
+        while !self.closed.load(Ordering::Relaxed) {
+            let by = self.chosen();
+            // Before the first it is not known whether there is to be more than one.
+            let known = self.way(&by).has_streams.get().is_some();
+            let most = if known { DIALS } else { 1 };
+            let ready = lock(&self.idle).len();
+            while dials.len() < most && ready + dials.len() < self.least() {
+                let (pool, by) = (self.clone(), by.clone());
+                dials.spawn(async move {
+                    let limit = pool.patience().unwrap_or(pool.limits.greeting);
+                    let made = timeout(limit, pool.greet(&by, limit)).await;
+                    made.unwrap_or_else(|_| Err(pool.unanswered(limit))).map_err(|refusal| (by, refusal))
+                });
+            }
+            tokio::select! {
+                done = dials.join_next() => match done {
+                    Some(Ok(made)) => self.keep(made?),
+                    Some(Err(_)) => {}
+                    None => break,
+                },
+                () = self.wanted.notified() => woken = true,
+            }
+        }
+        if woken {
+            // Whoever called may have wanted something else.
+            self.wanted.notify_one();
+        }
+        Ok(())
     }
 
     /// Makes a connection ahead of need, now: whether the peer can be had shows.
@@ -87,16 +123,24 @@ impl Pool {
         first.map_or(Ok(()), Err)
     }
 
-    /// The connection used last: its window is the freshest.
+    /// The connection used last: its window is the freshest. One that was not used yet has none.
     pub(super) fn take(&self) -> Option<Warm> {
         if self.has_streams() {
             return None;
         }
         loop {
-            let warm = lock(&self.idle).pop()?;
+            let warm = {
+                let mut idle = lock(&self.idle);
+                let used = idle.iter().rposition(|warm| warm.sessions > 0);
+                used.map(|place| idle.remove(place)).or_else(|| idle.pop())
+            };
+            if warm.is_none() && self.peer.pool.min > 0 {
+                self.spare.missed(Instant::now(), self.most());
+            }
             if lock(&self.idle).len() < self.least() {
                 self.wanted.notify_one();
             }
+            let warm = warm?;
             match warm.stream.is_quiet() {
                 Ok(true) => return warm.rehomed(),
                 _ => self.counts.stale.fetch_add(1, Ordering::Relaxed),
@@ -130,10 +174,14 @@ impl Pool {
         }
     }
 
-    /// How many are kept ready: enough for so many hops. Where sessions are streams of one connection, one of them keeps it up, and
-    /// shows when it dies.
+    /// How many are kept ready: enough for so many hops, and those that were missed lately. Where sessions are streams of one
+    /// connection, one of them keeps it up, and shows when it dies.
     fn least(&self) -> usize {
-        self.for_hops(self.peer.pool.min)
+        let least = self.for_hops(self.peer.pool.min);
+        if self.has_streams() {
+            return least;
+        }
+        (least + self.spare.wanted(Instant::now(), self.peer.pool.idle.0)).min(self.most())
     }
 
     fn most(&self) -> usize {
@@ -147,6 +195,6 @@ impl Pool {
 
     /// Whether sessions by the way in force are streams of one connection, as far as was seen.
     fn has_streams(&self) -> bool {
-        self.way(&self.chosen()).has_streams.load(Ordering::Relaxed)
+        self.way(&self.chosen()).has_streams.get() == Some(&true)
     }
 }

@@ -6,6 +6,7 @@ mod attach;
 mod beacon;
 mod dial;
 mod keep;
+mod spare;
 mod warm;
 mod way;
 
@@ -25,6 +26,7 @@ use phoebus_proto::session::Code;
 use phoebus_proto::session::initiator::State;
 use phoebus_proto::session::message::{Auth, Hello, Open};
 use serde::{Deserialize, Serialize};
+use spare::Spare;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,7 +59,9 @@ pub(crate) struct Pool {
     target: Arc<str>,
     own: Own,
     limits: Timeouts,
+    /// In the order in which they became so.
     idle: Mutex<Vec<Warm>>,
+    spare: Spare,
     /// The peer's addresses, as last resolved.
     addresses: Mutex<Vec<SocketAddr>>,
     wanted: Notify,
@@ -159,6 +163,7 @@ impl Pool {
             own,
             limits,
             idle: Mutex::default(),
+            spare: Spare::default(),
             addresses: Mutex::default(),
             wanted: Notify::new(),
             ended: Notify::new(),

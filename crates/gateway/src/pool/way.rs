@@ -14,8 +14,8 @@ use phoebus_net::transport::Transport;
 use phoebus_net::{Buffer, CongestionControl, Profile, Stats, tcp};
 use phoebus_proto::session::Code;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
@@ -31,8 +31,8 @@ pub(crate) struct Way {
     pub(super) over: Arc<dyn Transport>,
     /// The peer's port, if it is not the one of its address.
     pub(super) port: Option<u16>,
-    /// Whether sessions are streams of one connection, as far as was seen.
-    pub(super) has_streams: AtomicBool,
+    /// Whether sessions are streams of one connection, once that was seen.
+    pub(super) has_streams: OnceLock<bool>,
 }
 
 /// How new connections are made.
@@ -67,7 +67,7 @@ pub struct ChoiceStatus {
 
 impl Way {
     pub(crate) fn new(transport: &str, over: Arc<dyn Transport>, port: Option<u16>) -> Self {
-        Self { transport: transport.into(), over, port, has_streams: AtomicBool::new(false) }
+        Self { transport: transport.into(), over, port, has_streams: OnceLock::new() }
     }
 }
 

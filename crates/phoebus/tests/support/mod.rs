@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+pub mod path;
+
 use phoebus_net::credentials::Authority;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
 use phoebus_proto::session::initiator::{Initiator, State};
@@ -216,15 +218,28 @@ pub fn try_connect(
     gateways: &[SocketAddr],
     destination: &Endpoint,
 ) -> io::Result<Result<TcpStream, Refusal>> {
-    let path: Vec<EndpointRef> = gateways[1..].iter().map(|addr| EndpointRef::from(*addr)).collect();
-    let open = open(id, destination.as_ref(), &path);
-    let client = Initiator::connect(vec![0; 4096], Vec::new(), &Hello::of(""), None, &open).unwrap();
-    let stream = TcpStream::connect(gateways[0])?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    handshake(stream, client)
+    Ok(connect_reported(id, gateways, destination)?.map(|(stream, _)| stream))
 }
 
-fn handshake(mut stream: TcpStream, mut client: Initiator<Vec<u8>, Vec<u8>>) -> io::Result<Result<TcpStream, Refusal>> {
+/// What a gateway says of a hop of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hop {
+    pub to: String,
+    pub transport: String,
+    pub note: String,
+}
+
+/// The same, with what the gateways say of their hops, the first gateway's first.
+pub fn connect_reported(
+    id: SessionId,
+    gateways: &[SocketAddr],
+    destination: &Endpoint,
+) -> io::Result<Result<(TcpStream, Vec<Hop>), Refusal>> {
+    let path: Vec<EndpointRef> = gateways[1..].iter().map(|addr| EndpointRef::from(*addr)).collect();
+    let open = open(id, destination.as_ref(), &path);
+    let mut client = Initiator::connect(vec![0; 4096], Vec::new(), &Hello::of(""), None, &open).unwrap();
+    let mut stream = TcpStream::connect(gateways[0])?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(client.outgoing())?;
     client.sent(usize::MAX);
     while client.state() == State::Opening {
@@ -234,12 +249,17 @@ fn handshake(mut stream: TcpStream, mut client: Initiator<Vec<u8>, Vec<u8>>) -> 
         }
         client.received(n).unwrap();
     }
-    Ok(match client.refused() {
-        None => Ok(stream),
-        Some(refused) => {
-            Err(Refusal { code: refused.code, reason: refused.reason.to_owned(), hop: refused.hop.to_owned() })
-        }
-    })
+    if let Some(refused) = client.refused() {
+        let (reason, hop) = (refused.reason.to_owned(), refused.hop.to_owned());
+        return Ok(Err(Refusal { code: refused.code, reason, hop }));
+    }
+    let opened = client.opened().unwrap();
+    let hops = opened.hops.iter().map(|hop| Hop {
+        to: hop.to.to_owned(),
+        transport: hop.transport.to_owned(),
+        note: hop.note.to_owned(),
+    });
+    Ok(Ok((stream, hops.collect())))
 }
 
 /// A destination, and a session to it that both ends know to be open.
