@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 pub mod path;
+pub mod place;
 
 use phoebus_net::credentials::Authority;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
