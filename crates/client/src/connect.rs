@@ -10,7 +10,7 @@ use phoebus_net::{CongestionControl, Profile, Stream, dial, tcp};
 use phoebus_proto::agent::Running;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
 use phoebus_proto::session::initiator::State;
-use phoebus_proto::session::message::{Auth, Hello, Open};
+use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
 use phoebus_proto::session::{Code, Initiator, List, SessionId};
 use phoebus_proto::units::Span;
 use std::io;
@@ -86,7 +86,8 @@ async fn ask(options: &Options, path: &[Endpoint], destination: &Endpoint) -> Re
     let later: Vec<EndpointRef> = later.iter().map(Endpoint::as_ref).collect();
     let mut session = [0; 16];
     getrandom::fill(&mut session).map_err(Error::Random)?;
-    let open = Open { path: List::new(&later), ..Open::new(SessionId(session), destination.as_ref()) };
+    let requirements = Requirements { rate: options.bandwidth.map(|rate| rate.0), ..Requirements::default() };
+    let open = Open { path: List::new(&later), requirements, ..Open::new(SessionId(session), destination.as_ref()) };
     let auth = match (&agent, &options.user) {
         // It says itself who its user is.
         (Some(agent), _) => Some(Auth { mechanism: Auth::AGENT, data: &agent.secret.0 }),

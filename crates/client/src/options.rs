@@ -5,6 +5,7 @@ use crate::environment::variable;
 use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::settings::Settings;
+use phoebus_proto::units::BitRate;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ pub struct Options {
     pub path: Vec<Endpoint>,
     /// E-mail address for gateways that ask for one (P26).
     pub user: Option<String>,
+    /// Bandwidth to ask every gateway for; a session that does not get it is refused (P9, S17).
+    pub bandwidth: Option<BitRate>,
     /// The socket of the first hop.
     pub profile: Profile,
     /// How long the first gateway may take to accept a connection. 10 s: four SYNs, and no more patience than people have
@@ -55,6 +58,7 @@ impl From<&Settings> for Options {
         Self {
             path: if settings.disabled { Vec::new() } else { settings.path.clone() },
             user: settings.user.clone(),
+            bandwidth: settings.bandwidth,
             profile: Profile { congestion_control, ..Profile::default() },
             connect_limit: Duration::from_secs(10),
             open_limit: Duration::from_secs(150),

@@ -8,6 +8,7 @@ use crate::config::{Config, Pattern, Route, Rule, Source, is_local};
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::shared::Setup;
+use phoebus_proto::agent::AGENT;
 use phoebus_proto::endpoint::{Endpoint, Host, HostRef};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::{Requirements, Security};
@@ -126,7 +127,8 @@ pub(crate) fn requirements(config: &Config, request: &Request, next: Next<'_>, a
         Requirements { duration: Some(_), .. } => {
             refuse("a time was asked for, but what is promised here lasts as long as its session".to_owned())
         }
-        Requirements { rate: Some(wanted), .. } if rate.is_none_or(|rate| wanted > rate) => {
+        // An agent has nothing to promise: its user's programs are alone on its hop, and its gateway decides.
+        Requirements { rate: Some(wanted), .. } if config.name != AGENT && rate.is_none_or(|rate| wanted > rate) => {
             let wanted = BitRate(wanted);
             let has = rate.map_or_else(|| "has no rate".to_owned(), |rate| format!("carries {}", BitRate(rate)));
             refuse(format!("{wanted} was asked for, but the hop to {} {has}", next_name(next, request)))

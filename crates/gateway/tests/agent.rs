@@ -11,6 +11,7 @@ use phoebus_net::CongestionControl;
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_proto::agent::Secret;
 use phoebus_proto::session::Code;
+use phoebus_proto::session::message::Requirements;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -133,6 +134,28 @@ fn an_agent_serves_those_who_know_its_secret() {
     let no = refused(Ask { secret: Some(SECRET.into()), ..Ask::to(to).path("127.0.0.1:1") });
     assert_eq!(no.code, Code::NoRoute, "{no:?}");
     assert!(ask(&agent, &gateway, to).is_ok());
+}
+
+#[test]
+fn an_agent_passes_on_what_is_asked_of_gateways() {
+    let certificates = Certificates::new();
+    let gateway = gateway(&certificates, "", "\"certificate:ada\"", "[profile.default]\nrate = \"80mbit\"\n");
+    let (listener, to) = destination();
+    for transport in ["quic", "tcp", "udt"] {
+        let agent = agent(&gateway, transport, Credentials::load(files(&certificates.issue("ada"))).unwrap());
+        let ask = |rate| {
+            let requirements = Requirements { rate: Some(rate), ..Requirements::default() };
+            let ask = Ask { secret: Some(SECRET.to_vec()), requirements, ..Ask::to(to) };
+            ask.path(&gateway.addr.to_string()).ask(agent.addr)
+        };
+        let no = ask(90_000_000).unwrap_err();
+        assert_eq!((no.code, no.hop.as_str()), (Code::Requirement, "pg1"), "{transport}: {no:?}");
+        assert!(no.reason.contains("90mbit was asked for") && no.reason.contains("carries 80mbit"), "{no:?}");
+        let (client, _) = ask(60_000_000).unwrap_or_else(|no| panic!("{transport}: {no:?}"));
+        let (server, _) = listener.accept().unwrap();
+        exchange(client, server, &pattern(300_000, 3), &pattern(200_000, 5));
+        gateway.quiet();
+    }
 }
 
 #[test]

@@ -42,6 +42,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let variables = args.route.variables();
     let settings = options::settings(&variables)?;
     let destination: Endpoint = args.destination.parse().map_err(Exit::usage)?;
+    if settings.bandwidth.is_some() && settings.path.is_empty() {
+        return Err(Exit::usage(
+            "a bandwidth is asked of gateways (--bandwidth, PHOEBUS_BANDWIDTH), and none is set; give --gateway HOST/PORT or set \
+             PHOEBUS_GW",
+        ));
+    }
     options::check_report(&settings)?;
     // Held until the session is over.
     let _agent = agent::ensure(&settings, &variables, exit::UNREACHABLE)?;

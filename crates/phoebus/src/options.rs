@@ -20,6 +20,9 @@ pub(crate) struct Route {
     /// E-mail address for gateways that ask for one [env: PHOEBUS_USER]
     #[arg(long, value_name = "ADDRESS")]
     user: Option<String>,
+    /// Ask the gateways to keep this much free for each connection, such as 100mbit, or to refuse it [env: PHOEBUS_BANDWIDTH]
+    #[arg(long, value_name = "RATE")]
+    bandwidth: Option<String>,
     /// Go direct when the first gateway cannot be reached [env: PHOEBUS_FALLBACK=1]
     #[arg(long)]
     fallback: bool,
@@ -62,6 +65,7 @@ impl Route {
             (Key::Path, self.path),
             (Key::CongestionControl, self.cc),
             (Key::User, self.user),
+            (Key::Bandwidth, self.bandwidth),
             (Key::Fallback, switch(self.fallback)),
             (Key::BypassRtt, self.bypass_rtt),
             (Key::Report, self.report.map(absolute)),
@@ -132,6 +136,7 @@ fn option(key: Key) -> &'static str {
         Key::Authorities => "--ca",
         Key::Certificate => "--cert",
         Key::PrivateKey => "--key",
+        Key::Bandwidth => "--bandwidth",
         Key::AgentIdle => "--agent-idle",
     }
 }

@@ -72,7 +72,7 @@ fn succeeds(command: &mut Command) -> Output {
 #[test]
 fn wrong_settings_are_named_with_their_place() {
     let home = Home::new();
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 12] = [
         (&["--gateway", "pg1/x"], "--gateway: \"pg1/x\" is not an endpoint with a port from 1 to 65535"),
         (&["--gateway", "a,b"], "--gateway: \"a,b\" is not one gateway"),
         (&["--path", "pg1,,pg2"], "--path: \"\" is not a host name or address"),
@@ -81,6 +81,8 @@ fn wrong_settings_are_named_with_their_place() {
         (&["-g", "pg1", "--except", "*:x"], "--except: \"*:x\" is not a destination whose ports are a number"),
         (&["-g", "pg1", "--bypass-rtt", "5 parsecs"], "--bypass-rtt: \"5 parsecs\" is not a duration such as 250us"),
         (&["-g", "pg1", "--cc", "b b r"], "--cc: \"b b r\" is not a congestion control"),
+        (&["-g", "pg1", "--bandwidth", "much"], "--bandwidth: \"much\" is not a rate such as 64kbit"),
+        (&["-g", "pg1", "--bandwidth", "1gbit", "--fallback"], "PHOEBUS_FALLBACK (--fallback) would do without them"),
         (&["-g", "pg1", "--user", "ada"], "--user: \"ada\" is not an e-mail address"),
         (&[], "no gateway is set; give --gateway HOST/PORT or set PHOEBUS_GW"),
     ];
@@ -90,6 +92,7 @@ fn wrong_settings_are_named_with_their_place() {
     }
     let mut run = home.phoebus(&["run", "true"]);
     complains(run.env("PHOEBUS_PATH", "pg1/0"), 2, "environment: PHOEBUS_PATH: \"pg1/0\" is not an endpoint");
+    complains(&mut home.phoebus(&["connect", "--bandwidth", "1gbit", "dst:1"]), 2, "a bandwidth is asked of gateways");
     complains(&mut home.phoebus(&["connect", "dst"]), 2, "\"dst\" is not an endpoint with a port from 1 to 65535");
 
     for command in [

@@ -7,7 +7,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::process::{Command, Output, Stdio};
-use support::{Gateway, address, pair, phoebus};
+use support::{Gateway, address, pair, phoebus, wait_until};
 
 fn connect(gateways: &[&Gateway], destination: SocketAddr) -> Command {
     let path: Vec<_> = gateways.iter().map(|gateway| gateway.addr.to_string()).collect();
@@ -99,6 +99,49 @@ fn a_refusal_is_a_sentence_and_code_3() {
         assert!(said(&output).contains(&expected), "{}", said(&output));
         assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
     }
+}
+
+#[test]
+fn a_bandwidth_is_kept_free_or_refused_with_what_there_is() {
+    let rate = |rate| format!("[profile.default]\nrate = \"{rate}\"\n");
+    // On loopback pg1 and the destination are one neighbour of pg2.
+    let (pg1, pg2) = pair(&rate("80mbit"), &rate("200mbit"));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let ask = |bandwidth: &str| {
+        let mut command = connect(&[&pg1, &pg2], addr);
+        command.args(["--bandwidth", bandwidth]).stdin(Stdio::piped());
+        command
+    };
+    let refused = |bandwidth: &str, expected: &str| {
+        let output = ask(bandwidth).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+        assert!(said(&output).contains(expected) && said(&output).lines().count() == 1, "{}", said(&output));
+    };
+    refused("90mbit", "pg1: 90mbit was asked for, but the hop to pg2 carries 80mbit");
+    let child = ask("60mbit").spawn().unwrap();
+    let (server, _) = listener.accept().unwrap();
+    // Promised once both gateways have their next hop, of which the destination sees the last.
+    let open = |pg: &Gateway| pg.status()["sessions"].as_array().unwrap().len() == 1;
+    wait_until(|| open(&pg1) && open(&pg2), || format!("no session is open: {:#}", pg1.status()));
+    refused("30mbit", "pg1: 30mbit was asked for, of which 20mbit is promised to nobody yet");
+
+    // A program that knows nothing of it is given the errno of a requirement that cannot be met, and what is free if it fits.
+    let script = "import socket; print(socket.socket().connect_ex(('127.0.0.1', PORT)))";
+    let run = |bandwidth: &str| {
+        let path = format!("{},{}", pg1.addr, pg2.addr);
+        let mut run = phoebus();
+        run.args(["run", "--path", &path, "--only", "127.0.0.0/8", "--bandwidth", bandwidth, "--", "python3", "-c"]);
+        run.arg(script.replace("PORT", &addr.port().to_string())).env("HOME", "/nonexistent");
+        let output = run.env_remove("XDG_CONFIG_HOME").output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap().trim().parse::<i32>().unwrap()
+    };
+    assert_eq!((run("30mbit"), run("20mbit")), (libc::EPROTO, 0));
+
+    drop(server);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use libc::{c_int, c_short};
 use phoebus_proto::agent::Running;
 use phoebus_proto::endpoint::EndpointRef;
 use phoebus_proto::session::initiator;
-use phoebus_proto::session::message::{Auth, Hello, Open};
+use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
 use phoebus_proto::session::{Code, List, SessionId};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -266,7 +266,8 @@ fn dial_one(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAd
     }
     let asked = Open::new(SessionId(attempt.session), EndpointRef::from(destination));
     let later = if agent.is_some() { &config.whole } else { &config.later };
-    let open = Open { path: List::new(later), ..asked };
+    let requirements = Requirements { rate: config.settings.bandwidth.map(|rate| rate.0), ..Requirements::default() };
+    let open = Open { path: List::new(later), requirements, ..asked };
     let auth = match (&agent, config.settings.user.as_deref()) {
         // It says itself who its user is.
         (Some(agent), _) => Some(Auth { mechanism: Auth::AGENT, data: &agent.secret.0 }),

@@ -15,6 +15,7 @@
 //! | `PHOEBUS_FIRST_HOP` | what carries the first hop: `quic`, `udt`, `tls` or `auto` by way of an agent, `tcp` without one ([`crate::agent`]) | an agent that runs, otherwise `tcp` |
 //! | `PHOEBUS_CA` | the authorities that may vouch for the first gateway, a PEM file | none |
 //! | `PHOEBUS_CERT`, `PHOEBUS_KEY` | this user's certificate and its key, PEM files, for gateways that want to see one | none |
+//! | `PHOEBUS_BANDWIDTH` | how much the gateways are asked to keep free for each session, such as `100mbit` | none |
 //! | `PHOEBUS_AGENT_IDLE` | how long an agent that nobody uses waits before it goes | `5m` |
 //! | `PHOEBUS_CACHE` | the file that remembers round trips for `PHOEBUS_BYPASS_RTT` | `~/.cache/phoebus/bypass` |
 //!
@@ -25,7 +26,7 @@ use crate::agent::FirstHop;
 use crate::endpoint::{Endpoint, NAME_MAX};
 use crate::select::Selection;
 use crate::text::TextError;
-use crate::units::Span;
+use crate::units::{BitRate, Span};
 use std::fmt;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -73,6 +74,8 @@ pub struct Settings {
     pub certificate: Option<PathBuf>,
     /// Its private key.
     pub key: Option<PathBuf>,
+    /// Bandwidth to ask for with every session. Then none goes direct by way of a bypass.
+    pub bandwidth: Option<BitRate>,
     /// How long an agent that nobody uses waits before it goes.
     pub agent_idle: Duration,
 }
@@ -153,6 +156,8 @@ keys! {
     Certificate = "PHOEBUS_CERT";
     /// Its key.
     PrivateKey = "PHOEBUS_KEY";
+    /// Bandwidth of each session.
+    Bandwidth = "PHOEBUS_BANDWIDTH";
     /// How long an agent waits.
     AgentIdle = "PHOEBUS_AGENT_IDLE";
 }
@@ -175,6 +180,7 @@ impl Default for Settings {
             authorities: None,
             certificate: None,
             key: None,
+            bandwidth: None,
             agent_idle: AGENT_IDLE,
         }
     }
@@ -203,6 +209,18 @@ impl Settings {
             if let Some(value) = variable(key.name()) {
                 settings.apply(*key, &value).map_err(|why| wrong(environment(), *key, &why))?;
             }
+        }
+        if settings.bandwidth.is_some() {
+            if settings.fallback {
+                let problem = format!(
+                    "{} asks gateways for something, and {} (--fallback) would do without them; expected one of the two",
+                    Key::Bandwidth,
+                    Key::Fallback
+                );
+                return Err(SettingsError { origin: "settings".to_owned(), problem });
+            }
+            // Nobody promises anything to a connection that goes direct.
+            settings.bypass_rtt = Duration::ZERO;
         }
         Ok(settings)
     }
@@ -252,6 +270,7 @@ impl Settings {
             Key::Authorities => self.authorities = Some(file_name(value)?),
             Key::Certificate => self.certificate = Some(file_name(value)?),
             Key::PrivateKey => self.key = Some(file_name(value)?),
+            Key::Bandwidth => self.bandwidth = Some(bandwidth(value)?),
             Key::AgentIdle => self.agent_idle = value.parse::<Span>().map_err(text)?.0,
         }
         Ok(())
@@ -341,6 +360,13 @@ fn switch(value: &str) -> Result<bool, String> {
         "1" | "yes" | "true" | "on" => Ok(true),
         "0" | "no" | "false" | "off" => Ok(false),
         _ => Err(format!("\"{value}\" is not 1 or 0")),
+    }
+}
+
+fn bandwidth(value: &str) -> Result<BitRate, String> {
+    match value.parse::<BitRate>().map_err(text)? {
+        BitRate(0) => Err("a bandwidth of 0 lets nothing through; expected a rate such as 100mbit".to_owned()),
+        rate => Ok(rate),
     }
 }
 

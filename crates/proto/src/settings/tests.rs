@@ -51,9 +51,25 @@ fn reads_every_setting() {
         authorities: Some("/etc/ca.pem".into()),
         certificate: Some("/home/ada/c.pem".into()),
         key: Some("/home/ada/k.pem".into()),
+        bandwidth: None,
         agent_idle: Duration::from_secs(30),
     };
     assert_eq!(load(&[], &[file(text)]).unwrap(), expected);
+}
+
+#[test]
+fn a_bandwidth_is_asked_for_and_nothing_goes_direct_without_it() {
+    let with =
+        |value: &str| load(&[("PHOEBUS_GW", "pg1"), ("PHOEBUS_BANDWIDTH", value)], &[file("PHOEBUS_BYPASS_RTT=2ms")]);
+    let settings = with("100mbit").unwrap();
+    assert_eq!((settings.bandwidth, settings.bypass_rtt), (Some(BitRate(100_000_000)), Duration::ZERO));
+    for (value, expected) in [("0mbit", "a bandwidth of 0 lets nothing through"), ("fast", "a rate such as 64kbit")] {
+        let error = with(value).unwrap_err().to_string();
+        assert!(error.starts_with("environment: PHOEBUS_BANDWIDTH: ") && error.contains(expected), "{error}");
+    }
+    let both = [("PHOEBUS_BANDWIDTH", "1gbit"), ("PHOEBUS_FALLBACK", "1")];
+    let error = load(&both, &[]).unwrap_err().to_string();
+    assert!(error.contains("PHOEBUS_BANDWIDTH") && error.contains("PHOEBUS_FALLBACK"), "{error}");
 }
 
 #[test]
