@@ -108,7 +108,12 @@ impl Experiment for Latencies {
                      are warm; a first hop of the program's own is TCP with fast open. Medians with quartiles, in ms."
                 .into(),
             tables: metrics.map(|metric| self.table(results, metric)).into(),
-            charts: charts.map(|(name, metric)| (name.to_owned(), self.chart(results, metric))).into(),
+            charts: rows::by_hop(&self.tried(results).collect::<Vec<_>>())
+                .iter()
+                .flat_map(|(hop, rows)| {
+                    charts.map(|(name, metric)| (format!("{name}-{hop}"), self.chart(results, metric, rows)))
+                })
+                .collect(),
             verdicts: self.verdicts(results),
         }
     }
@@ -129,13 +134,13 @@ impl Latencies {
         table
     }
 
-    fn chart(&self, results: &Results, metric: Metric) -> Chart {
+    fn chart(&self, results: &Results, metric: Metric, rows: &[&Row]) -> Chart {
         let value = |row: &Row, (place, rtt): (u32, &Span)| {
             let summary = results.summary(&rtt.to_string(), &row.id, metric)?;
             let (low, high) = (summary.first_quartile, summary.third_quartile);
             Some(Point { x: f64::from(place), y: summary.median, low, high })
         };
-        let series = self.tried(results).map(|row| Series {
+        let series = rows.iter().map(|row| Series {
             name: rows::title(&row.id),
             colour: rows::colour(&row.id),
             points: (0..).zip(&self.rtts).filter_map(|at| value(row, at)).collect(),

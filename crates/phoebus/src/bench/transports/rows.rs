@@ -107,6 +107,21 @@ pub(super) fn through(hops: &[Hop], wans: &[Wan]) -> impl Iterator<Item = Row> {
     hops.iter().flat_map(move |hop| wans.iter().map(move |wan| row(*hop, wan)))
 }
 
+/// The rows of each first hop, with those beside that have none, for drawings in which a colour is a transport. Each set has a
+/// name for files.
+pub(super) fn by_hop<'a>(rows: &[&'a Row]) -> Vec<(&'static str, Vec<&'a Row>)> {
+    let hop = |row: &Row| match row.kind {
+        Kind::Through { hop, .. } => Some(hop),
+        _ => None,
+    };
+    let hops = [(Hop::Cubic, "hop-cubic"), (Hop::Bbr, "hop-bbr"), (Hop::Quic, "hop-quic"), (Hop::Udt, "hop-udt")];
+    let of = |(one, name)| {
+        let shown = rows.iter().copied().filter(|row| hop(row).is_none_or(|hop| hop == one)).collect();
+        rows.iter().any(|row| hop(row) == Some(one)).then_some((name, shown))
+    };
+    hops.into_iter().filter_map(of).collect()
+}
+
 /// What protects the hops between the gateways, for the conditions of an experiment.
 pub(super) fn protections(rows: &[Row]) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
@@ -228,6 +243,9 @@ mod tests {
         let titles = ["link", "direct-bbr", "wan-quic", "hop-bbr+wan-udt", "reverse-wan-quic"].map(title);
         let expected = ["the link", "direct, bbr", "first hop cubic, WAN quic", "first hop bbr, WAN udt", "WAN quic"];
         assert_eq!(titles, expected);
+        let sets = by_hop(&rows[1..].iter().take(8).collect::<Vec<_>>());
+        let sets: Vec<_> = sets.iter().map(|(name, rows)| (*name, rows.len())).collect();
+        assert_eq!(sets, [("hop-cubic", 6), ("hop-bbr", 6)]);
         assert_eq!(protections(&rows).len(), 2);
         assert_eq!(colour("hop-bbr+wan-quic"), colour("wan-quic"));
     }

@@ -126,7 +126,10 @@ impl Experiment for ShortTransfers {
                  the smallest and the largest of the runs."
             ),
             tables: vec![self.table(results), self.gains(results)],
-            charts: vec![("time".into(), self.chart(results))],
+            charts: rows::by_hop(&self.tried(results).collect::<Vec<_>>())
+                .iter()
+                .map(|(hop, rows)| (format!("time-{hop}"), self.chart(results, rows)))
+                .collect(),
             verdicts: self.verdicts(results),
         }
     }
@@ -160,11 +163,11 @@ impl ShortTransfers {
         table
     }
 
-    fn chart(&self, results: &Results) -> Chart {
+    fn chart(&self, results: &Results, rows: &[&Row]) -> Chart {
         let value = |row: &Row, size: &ByteSize, metric: Metric| {
             Some(Point::of(size.0 as f64 / 1e6, &results.summary(&size.to_string(), &row.id, metric)?))
         };
-        let series = self.tried(results).map(|row| Series {
+        let series = rows.iter().map(|row| Series {
             name: rows::title(&row.id),
             colour: rows::colour(&row.id),
             points: self.sizes.iter().filter_map(|size| value(row, size, TOTAL)).collect(),
