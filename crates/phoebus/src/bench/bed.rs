@@ -4,7 +4,7 @@
 use super::gateway;
 use super::haproxy;
 use super::hop::Wan;
-use super::process::Background;
+use super::process::{self, Background};
 use crate::run::find_library;
 use anyhow::{Context, anyhow, bail};
 use phoebus_proto::endpoint::DEFAULT_PORT;
@@ -59,6 +59,10 @@ const HOSTS: [&str; 4] = ["src", "pg1", "pg2", "dst"];
 const AGENT_START: Duration = Duration::from_secs(10);
 /// How long one stays that nobody uses: longer than any experiment turns to other rows.
 const AGENT_IDLE: &str = "24h";
+/// The hosts of the gateways of [`Bed::joined`].
+const GATEWAYS: [&str; 2] = ["pg1", "pg2"];
+/// No setting takes as long.
+const SETTING: Duration = Duration::from_secs(10);
 /// What gateways send under to the ends, where nothing is said.
 const LAN_CC: &str = "bbr";
 /// Above the port of a service, where HAProxy and socat listen for it.
@@ -85,9 +89,16 @@ impl Bed {
         Ok(bed)
     }
 
-    /// The path with gateways joined by `wan`, and without other relays.
+    /// The path with gateways joined by `wan`, and without other relays. Their hosts keep the windows of idle connections, as
+    /// gateways advise where a control of TCP needs that.
     pub(crate) fn joined(settings: &Sc09, wan: Wan) -> anyhow::Result<Self> {
-        Ok(Self { wan, ..Self::bare(settings)? })
+        let bed = Self { wan, ..Self::bare(settings)? };
+        for host in GATEWAYS {
+            let mut command = bed.command(host, "sh")?;
+            command.args(["-c", "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle"]);
+            process::run("a setting of the gateways' hosts", command, SETTING)?;
+        }
+        Ok(bed)
     }
 
     /// The path without anything in the middle hosts: for rows that go direct.

@@ -122,7 +122,7 @@ pub(super) fn by_hop<'a>(rows: &[&'a Row]) -> Vec<(&'static str, Vec<&'a Row>)> 
     hops.into_iter().filter_map(of).collect()
 }
 
-/// What protects the hops between the gateways, for the conditions of an experiment.
+/// What protects the hops between the gateways and what their hosts are set to, for the conditions of an experiment.
 pub(super) fn protections(rows: &[Row]) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     for row in rows {
@@ -132,6 +132,9 @@ pub(super) fn protections(rows: &[Row]) -> Vec<(String, String)> {
                 all.push((name, format!("security = \"{}\"", wan.protection())));
             }
         }
+    }
+    if !all.is_empty() {
+        all.push(("hosts of joined gateways".into(), "tcp_slow_start_after_idle 0, as gateways advise".into()));
     }
     all
 }
