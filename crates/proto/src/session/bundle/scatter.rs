@@ -49,7 +49,7 @@ impl Load {
     /// After how many microseconds it will have delivered all that it was handed and `more` bytes; 0 where nothing is known.
     pub fn due(&self, more: usize) -> u64 {
         let bytes = u128::from(self.ahead) + more as u128;
-        let due = bytes * u128::from(self.round_trip) / u128::from(self.window.max(1));
+        let due = bytes.saturating_mul(self.round_trip.into()) / u128::from(self.window.max(1));
         if self.window == 0 { 0 } else { u64::try_from(due).unwrap_or(u64::MAX) }
     }
 }
