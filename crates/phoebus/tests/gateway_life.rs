@@ -264,7 +264,7 @@ fn a_gateway_that_cannot_start_says_why_in_one_sentence() {
         (
             format!("{local}[limits]\nthreads = 1000000\n").into(),
             2,
-            ": limits.threads is 1000000; expected at most 1024",
+            ":5:11: limits.threads is 1000000; expected at most 1024",
         ),
         (format!("{local}[[route]]\nto = \"10.0.0.0/8\"\nvia = \"pg9\"\n").into(), 2, ":6:7: there is no peer \"pg9\""),
         (listen("not-an-address").into(), 2, ":3:11: \"not-an-address\" is not an address and port"),
