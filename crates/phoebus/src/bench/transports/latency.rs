@@ -79,7 +79,7 @@ impl Experiment for Latencies {
             "first hop".into(),
             "fast open, whose cookie the connection before the first got, or an agent".into(),
         ));
-        all.extend(rows::protections(&self.rows));
+        all.extend(rows::conditions(&self.rows));
         all.extend(sites.any().map(|bed| wan::conditions(bed, self.seed)).unwrap_or_default());
         all
     }

@@ -123,7 +123,7 @@ pub(super) fn by_hop<'a>(rows: &[&'a Row]) -> Vec<(&'static str, Vec<&'a Row>)> 
 }
 
 /// What protects the hops between the gateways and what their hosts are set to, for the conditions of an experiment.
-pub(super) fn protections(rows: &[Row]) -> Vec<(String, String)> {
+pub(super) fn conditions(rows: &[Row]) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     for row in rows {
         if let Kind::Through { wan, .. } = &row.kind {
@@ -249,7 +249,8 @@ mod tests {
         let sets = by_hop(&rows[1..].iter().take(8).collect::<Vec<_>>());
         let sets: Vec<_> = sets.iter().map(|(name, rows)| (*name, rows.len())).collect();
         assert_eq!(sets, [("hop-cubic", 6), ("hop-bbr", 6)]);
-        assert_eq!(protections(&rows).len(), 2);
+        let said: Vec<_> = conditions(&rows).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(said, ["gateways joined by quic", "gateways joined by auto", "hosts of joined gateways"]);
         assert_eq!(colour("hop-bbr+wan-quic"), colour("wan-quic"));
     }
 }

@@ -86,7 +86,7 @@ impl Experiment for ShortTransfers {
         let (warming, pause) = (ByteSize(WARMING), PAUSE.as_secs());
         let warm = format!("after a transfer of {warming} through the same gateways and {pause} s of silence");
         let mut all = vec![("path".to_owned(), path), ("warm".to_owned(), warm)];
-        all.extend(rows::protections(&self.rows));
+        all.extend(rows::conditions(&self.rows));
         all.extend(sites.any().map(|bed| wan::conditions(bed, self.seed)).unwrap_or_default());
         all
     }

@@ -117,7 +117,7 @@ impl Experiment for Transports {
         let test =
             format!("one flow of {} s, slow start included, memory to memory, timed by its receiver", self.seconds);
         let mut all = vec![("test".to_owned(), test)];
-        all.extend(rows::protections(&self.rows));
+        all.extend(rows::conditions(&self.rows));
         all.push(("gateways to the ends".into(), "TCP under bbr, in the clear".into()));
         all.extend(sites.any().map(|bed| wan::conditions(bed, self.seed)).unwrap_or_default());
         all
