@@ -80,14 +80,24 @@ while True:
         echo back | $PHOEBUS testbed exec dst -- env PHOEBUS_PATH=pg2/5006,pg1/5006 $PHOEBUS connect src:7000
         echo routed | $PHOEBUS testbed exec src -- env PHOEBUS_GW=pg1/5006 $PHOEBUS connect dst:7000
         $PHOEBUS testbed exec src -- env PHOEBUS_GW=pg1/5006 $PHOEBUS connect pg2:22 </dev/null || echo refused $?
-        $PHOEBUS testbed exec pg2 -- $PHOEBUS status | grep -oE "^gateway pg2|pg1 at .*:" | cut -d: -f1-2
+        # What is chosen by measurement is in force a little later.
+        for try in $(seq 200); do
+            said=$($PHOEBUS testbed exec pg2 -- $PHOEBUS status | grep -oE "^gateway pg2|pg1 at .*:" | cut -d: -f1-2)
+            case $said in *"$2") break;; esac
+            sleep 0.05
+        done
+        echo "$said"
     "#;
     let directory = place.0.path().to_str().unwrap();
     let run = ["run", "--quiet", "--gateways", "--wan-send-buffer", "8MiB", "--wan-rtt", "10ms"];
     let logs = place.0.path().join("logs");
     let output = place.output(
-        &[&run[..], options, &["--gateway-logs", logs.to_str().unwrap(), "--", "sh", "-c", script, "sh", directory]]
-            .concat(),
+        &[
+            &run[..],
+            options,
+            &["--gateway-logs", logs.to_str().unwrap(), "--", "sh", "-c", script, "sh", directory, peer],
+        ]
+        .concat(),
     );
     let expected = format!("OUT\nBACK\nROUTED\nrefused 3\ngateway pg2\n{peer}\n");
     assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
