@@ -7,49 +7,30 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+/// An option's value as the kernel takes it: any bytes make one, and it has no padding.
+trait Value: Copy {}
+impl Value for libc::c_int {}
+impl Value for u64 {}
+
+fn set_option(fd: BorrowedFd, level: libc::c_int, option: libc::c_int, value: impl Value) -> io::Result<()> {
+    let len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `fd` is open for the call; the pointer and the length describe `value`, which outlives the call.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len) })
+}
+
 /// Sets an integer option of level TCP.
 pub(crate) fn set_tcp_option(fd: BorrowedFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    // SAFETY: `fd` is open for the call; the pointer and the length describe `value`, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            option,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    check(result)
+    set_option(fd, libc::IPPROTO_TCP, option, value)
 }
 
 /// Bounds the rate at which a socket's protocol sends, in bytes per second (SO_MAX_PACING_RATE).
 pub(crate) fn set_pacing(fd: BorrowedFd, rate: u64) -> io::Result<()> {
-    // SAFETY: `fd` is open for the call; the pointer and the length describe `rate`, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MAX_PACING_RATE,
-            (&raw const rate).cast(),
-            size_of::<u64>() as libc::socklen_t,
-        )
-    };
-    check(result)
+    set_option(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
 }
 
 /// Sets a receive buffer beyond `net.core.rmem_max`, as an administrator may (SO_RCVBUFFORCE).
 pub(crate) fn force_receive_buffer(fd: BorrowedFd, bytes: libc::c_int) -> io::Result<()> {
-    // SAFETY: `fd` is open for the call; the pointer and the length describe `bytes`, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVBUFFORCE,
-            (&raw const bytes).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    check(result)
+    set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
 }
 
 /// Fills the start of `info` with the kernel's `struct tcp_info` and returns how long it is there.
