@@ -5,6 +5,8 @@
 //! - [`agent`]: how a client-side agent is asked for and found.
 //! - [`bypass`]: what clients remember of paths that turned out short.
 //! - [`endpoint`]: a host and a port, and paths of them.
+//! - [`gridftp`]: control and data channels of GridFTP.
+//! - [`range`]: ranges of bytes, and sets of them.
 //! - [`select`]: which destinations go through gateways.
 //! - [`session`]: the handshake and the framed mode of sessions.
 //! - [`settings`]: what a client is told by variables and files.
@@ -15,6 +17,8 @@
 pub mod agent;
 pub mod bypass;
 pub mod endpoint;
+pub mod gridftp;
+pub mod range;
 pub mod select;
 pub mod session;
 pub mod settings;

@@ -12,7 +12,7 @@
 
 use crate::endpoint::is_name;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -55,6 +55,17 @@ impl Selection {
     pub fn matches<'a>(&self, addr: SocketAddr, names: impl Iterator<Item = &'a str> + Clone) -> bool {
         let ip = addr.ip().to_canonical();
         self.0.iter().any(|rule| rule.ports.contains(&addr.port()) && rule.host.matches(ip, names.clone()))
+    }
+
+    /// Whether a name is selected that nobody has looked up: ranges of addresses do not fit it.
+    pub fn matches_name(&self, name: &str, port: u16) -> bool {
+        self.0.iter().any(|rule| {
+            let fits = match &rule.host {
+                Hosts::Net(..) => false,
+                host => host.matches(IpAddr::V4(Ipv4Addr::UNSPECIFIED), std::iter::once(name)),
+            };
+            fits && rule.ports.contains(&port)
+        })
     }
 
     /// Whether an entry selects `addr` by its address or range, not by name or `*`.

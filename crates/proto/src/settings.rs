@@ -241,6 +241,15 @@ impl Settings {
             && !self.except.as_ref().is_some_and(|e| e.matches(addr, names))
     }
 
+    /// The same for a name that nobody has looked up, so that ranges of addresses do not fit it.
+    pub fn selects_name(&self, name: &str, port: u16) -> bool {
+        let own = name == "localhost" || name.ends_with(".localhost");
+        self.only.as_ref().map_or(!own, |only| only.matches_name(name, port))
+            && !self.disabled
+            && !self.path.is_empty()
+            && !self.except.as_ref().is_some_and(|except| except.matches_name(name, port))
+    }
+
     /// Takes over one setting from its text. Later ones stand before earlier ones; a path stands before a gateway of the
     /// same source, which [`Key::ALL`] and the caller's order see to.
     ///

@@ -9,8 +9,10 @@ use std::fmt;
 pub mod feature {
     /// The framed mode.
     pub const FRAMED: u64 = 1 << 0;
+    /// Of an OPEN: the destination takes part. Whoever connects to it asks it for the session, in the raw mode (S5).
+    pub const AWARE: u64 = 1 << 1;
     /// What this version can do.
-    pub const KNOWN: u64 = FRAMED;
+    pub const KNOWN: u64 = FRAMED | AWARE;
 }
 
 /// A message of the handshake.

@@ -150,3 +150,20 @@ proptest! {
         }
     }
 }
+
+/// Names that nobody has looked up are in no range of addresses.
+#[test]
+fn selects_names() {
+    let select = |list: &[(&str, &str)], name: &str, port| {
+        load(&[&[("PHOEBUS_GW", "pg1")], list].concat(), &[]).unwrap().selects_name(name, port)
+    };
+    assert!(select(&[], "host.example", 80));
+    assert!(!select(&[], "localhost", 80));
+    assert!(select(&[("PHOEBUS_ONLY", "localhost")], "localhost", 80));
+    assert!(!select(&[("PHOEBUS_ONLY", "0.0.0.0/0,[::]/0")], "host.example", 80));
+    assert!(select(&[("PHOEBUS_ONLY", ".example:80")], "host.example", 80));
+    assert!(!select(&[("PHOEBUS_ONLY", ".example:80")], "host.example", 81));
+    assert!(!select(&[("PHOEBUS_EXCEPT", "*:80")], "host.example", 80));
+    assert!(!select(&[("PHOEBUS_DISABLE", "1")], "host.example", 80));
+    assert!(!Settings::default().selects_name("host.example", 80));
+}

@@ -184,17 +184,20 @@ impl Endpoint {
         if let Some(socket) = self.meeting.get(&from).filter(|_| request.request != Request::Induction) {
             return Route::Connection(*socket);
         }
-        let Some(config) = &self.listener else { return Route::Ignore };
         let Handshake { socket, initial_seq, cookie, .. } = request;
+        let returns =
+            request.request == Request::Conclusion && self.secret.verify(now, from, socket, initial_seq, cookie);
+        // It has an answer even if nobody listens any more.
+        if let Some(socket) = self.accepted.get(&(from, socket)).filter(|_| returns) {
+            return Route::Connection(*socket);
+        }
+        let Some(config) = &self.listener else { return Route::Ignore };
         match request.request {
             Request::Induction => {
                 let cookie = self.secret.cookie(now, from, socket, initial_seq);
                 self.answer(now, Handshake { cookie, ..request }, answer)
             }
-            Request::Conclusion if self.secret.verify(now, from, socket, initial_seq, cookie) => {
-                if let Some(socket) = self.accepted.get(&(from, socket)) {
-                    return Route::Connection(*socket);
-                }
+            Request::Conclusion if returns => {
                 if self.spent.contains(now, socket, cookie) {
                     return Route::Ignore;
                 }

@@ -1,4 +1,4 @@
-//! UDT4, the UDP-based data transfer protocol, as libudt 4.11 speaks it (S17, S20): a state machine without sockets or
+//! UDT4, the UDP-based data transfer protocol, as libudt 4.11 speaks it (S17, S20, U8): a state machine without sockets or
 //! clocks. `docs/protocol/udt4.md` is its specification.
 //!
 //! - An [`Endpoint`] stands for one UDP socket. It tells which [`Connection`] a datagram belongs to, and answers strangers
@@ -6,7 +6,7 @@
 //! - A [`Connection`] takes datagrams ([`handle`](Connection::handle)), gives datagrams
 //!   ([`poll_transmit`](Connection::poll_transmit)), says when it wants to be asked again
 //!   ([`poll_timeout`](Connection::poll_timeout)), and in between is written to and read from.
-//! - [`control`] decides how fast it sends.
+//! - [`control`] decides how fast it sends, by a rate and a window from the bandwidth that it estimates (U8).
 //! - [`packet`] is what goes over the wire, [`Handshake`] and [`LossList`] its larger bodies.
 //!
 //! Times are durations since an origin that the caller chooses, the same for an endpoint and its connections. One packet

@@ -3,6 +3,8 @@
 
 use super::host::{App, Net, net};
 use super::link;
+use super::neighbours::{Shared, bbr, cubic, jain};
+use super::tcp;
 use super::transfer::config;
 use phoebus_proto::udt::Config;
 use phoebus_proto::udt::control::{Factory, Fixed, Model, Native};
@@ -29,6 +31,9 @@ fn figures_are_as_reviewed() {
     one_flow(&mut table);
     flows_that_share(&mut table);
     from_the_start(&mut table);
+    with_jitter(&mut table);
+    beside_tcp(&mut table);
+    short_flows(&mut table);
     if std::env::var("UDT_FIGURES").is_ok_and(|value| value == "write") {
         std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/udt/figures.txt"), &table).unwrap();
         return;
@@ -70,10 +75,9 @@ fn flows_that_share(table: &mut String) {
             link.forward.queue = "1MB".parse().unwrap();
             let mut net = flows(count, &link, &config_of(control()));
             let rates = rates(&mut net, 15_000 * MS, 30_000 * MS);
-            let (sum, squares) = (rates.iter().sum::<f64>(), rates.iter().map(|rate| rate * rate).sum::<f64>());
+            let (sum, jain) = (rates.iter().sum::<f64>(), jain(&rates));
             let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
             let most = rates.iter().copied().fold(0.0, f64::max);
-            let jain = sum * sum / (count as f64 * squares);
             writeln!(table, "{name:10} {count:>5} {sum:>7.1} {least:>7.1} {most:>7.1} {jain:>6.3}").unwrap();
         }
     }
@@ -101,6 +105,79 @@ fn from_the_start(table: &mut String) {
             let sent = net.sim.node(net.a).only().connection.stats();
             let again = 100.0 * sent.packets_resent as f64 / sent.packets_sent as f64;
             write!(table, "{:>9.1} {again:>5.1}%", read as f64 * 8.0 / 10.0 / 1e6).unwrap();
+        }
+        table.push('\n');
+    }
+}
+
+/// One flow of `model` on a path whose delay varies. Where the order is kept, a dense stream sees more of it than what goes now
+/// and then; where it is not, every packet that was overtaken could be taken for a lost one.
+fn with_jitter(table: &mut String) {
+    const LOSSES: [&str; 5] = ["0%", "0.1%", "1%", "3%", "5%"];
+    table.push_str(
+        "\n`model` on 100 Mbit/s with jitter, queue of one round trip: Mbit/s read from 3 s to 13 s, by loss (both ways), where\n",
+    );
+    table.push_str("packets keep their order and where they overtake each other\n\n");
+    writeln!(table, "{:>6} {:>7} {:>6}{}", "RTT", "jitter", "order", LOSSES.map(|loss| format!("{loss:>7}")).concat())
+        .unwrap();
+    for (rtt, reorder) in [(40, false), (100, false), (40, true), (100, true)] {
+        for jitter in ["2ms", "10ms"] {
+            let order = if reorder { "lost" } else { "kept" };
+            write!(table, "{rtt:>4}ms {:>7} {order:>6}", format!("±{jitter}")).unwrap();
+            for loss in LOSSES {
+                let mut link = link(12, &format!("{}ms", rtt / 2), "100mbit", loss);
+                link.forward.queue = format!("{}", rtt * 12_500).parse().unwrap();
+                (link.forward.jitter, link.backward.jitter) = (jitter.parse().unwrap(), jitter.parse().unwrap());
+                (link.forward.reorder, link.backward.reorder) = (reorder, reorder);
+                let mut net = flows(1, &link, &config_of(Arc::new(Model)));
+                let rates = rates(&mut net, 3000 * MS, 13_000 * MS);
+                write!(table, "{:>7.1}", rates.iter().sum::<f64>()).unwrap();
+            }
+            table.push('\n');
+        }
+    }
+}
+
+/// Flows of `model` beside flows of TCP.
+fn beside_tcp(table: &mut String) {
+    type Tcp = (&'static str, fn() -> tcp::Control);
+    const CUBIC: Tcp = ("CUBIC", cubic);
+    const CASES: [(Tcp, usize, usize); 5] =
+        [(CUBIC, 1, 1), (CUBIC, 2, 2), (CUBIC, 3, 3), (CUBIC, 1, 9), (("BBR", bbr), 1, 1)];
+    table.push_str(
+        "\n`model` beside TCP on 500 Mbit/s, 40 ms, queue of 2.5 MB, without random loss: Mbit/s of a flow of each on\n",
+    );
+    table.push_str("average, and Jain's index of all, read from 8 s to 28 s\n\n");
+    table.push_str("TCP   model   TCP   model     TCP   Jain\n");
+    for ((name, control), udt, tcp) in CASES {
+        let shared = Shared { rate: "500mbit", delay: "20ms", queue: "2500kB", udt, tcp, control, seed: 12 };
+        let rates = shared.rates(config(Model), 8000 * MS, 28_000 * MS);
+        let [model, others] = rates.each_ref().map(|rates| rates.iter().sum::<f64>() / rates.len() as f64);
+        let jain = jain(&rates.concat());
+        writeln!(table, "{name:5} {udt:>5} {tcp:>5} {model:>7.1} {others:>7.1} {jain:>6.3}").unwrap();
+    }
+}
+
+/// What short flows of TCP suffer from a long one beside them (U8).
+fn short_flows(table: &mut String) {
+    type Case = (&'static str, usize, usize, fn() -> tcp::Control, fn() -> Arc<dyn Factory>);
+    const CASES: [Case; 5] = [
+        ("nothing", 0, 0, cubic, || Arc::new(Model)),
+        ("CUBIC", 0, 1, cubic, || Arc::new(Model)),
+        ("BBR", 0, 1, bbr, || Arc::new(Model)),
+        ("model", 1, 0, cubic, || Arc::new(Model)),
+        ("native", 1, 0, cubic, || Arc::new(Native)),
+    ];
+    table.push_str("\nFlows of 100 packets under CUBIC, one every 400 ms, beside a long flow on 100 Mbit/s, 40 ms: how long they take,\n");
+    table.push_str("median and longest of 40, in ms, by the bottleneck's queue; whoever loses the last packet waits 1 s (RFC 6298)\n\n");
+    writeln!(table, "{:10} {:>14} {:>14}", "beside", "125kB", "500kB").unwrap();
+    for (name, udt, tcp, control, own) in CASES {
+        write!(table, "{name:10}").unwrap();
+        for queue in ["125kB", "500kB"] {
+            let shared = Shared { rate: "100mbit", delay: "20ms", queue, udt, tcp, control, seed: 12 };
+            let mut took = shared.short_flows(config_of(own()), 100, 40, 400 * MS);
+            took.sort_unstable();
+            write!(table, " {:>6} {:>7}", took[took.len() / 2].as_millis(), took[took.len() - 1].as_millis()).unwrap();
         }
         table.push('\n');
     }

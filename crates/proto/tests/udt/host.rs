@@ -1,5 +1,6 @@
 //! Hosts with UDT endpoints and applications, for the simulator.
 
+use super::messages::Mail;
 use phoebus_proto::udt::{Arrival, Connection, Endpoint, Route, Transmit};
 use phoebus_wan::model::{LinkConfig, Rng};
 use phoebus_wan::sim::{Datagram, Node, NodeId, Port, Simulator};
@@ -21,6 +22,8 @@ pub(crate) struct App {
     pub(crate) closes: bool,
     /// Whether to read.
     pub(crate) pauses: bool,
+    /// Whether to read without a look at what it is.
+    pub(crate) is_blind: bool,
 }
 
 impl App {
@@ -35,8 +38,9 @@ pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,
     pub(crate) peer: SocketAddr,
     pub(crate) connections: BTreeMap<u32, Slot>,
-    /// What accepted connections run.
+    /// What accepted connections run; with messages they get a mailbox as well.
     pub(crate) on_accept: App,
+    pub(crate) takes_mail: bool,
     pub(crate) accepts: bool,
     pub(crate) faults: Faults,
     /// What the kernel keeps while the process is suspended, and until when it is.
@@ -53,6 +57,8 @@ pub(crate) struct Host {
 pub(crate) struct Slot {
     pub(crate) connection: Connection,
     pub(crate) app: App,
+    /// What runs in its place where the connection carries messages.
+    pub(crate) mail: Option<Mail>,
     touched: bool,
     wakeup: Option<Duration>,
 }
@@ -61,7 +67,10 @@ pub(crate) struct Slot {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
     pub(crate) duplicate: f64,
+    /// One bit is changed: UDP's checksum sees it, and nobody else does.
     pub(crate) corrupt: f64,
+    /// One bit is changed, and the checksum is right all the same: a router's memory did it, or there is no checksum.
+    pub(crate) damage: f64,
     /// Received like with UDP_GRO.
     pub(crate) batched: bool,
 }
@@ -87,6 +96,7 @@ impl Host {
             peer,
             connections: BTreeMap::new(),
             on_accept: App::default(),
+            takes_mail: false,
             accepts: true,
             faults: Faults::default(),
             inbox: VecDeque::new(),
@@ -102,7 +112,7 @@ impl Host {
 
     pub(crate) fn add(&mut self, connection: Connection, app: App) -> u32 {
         let socket = connection.socket();
-        self.connections.insert(socket, Slot { connection, app, touched: true, wakeup: None });
+        self.connections.insert(socket, Slot { connection, app, mail: None, touched: true, wakeup: None });
         socket
     }
 
@@ -136,7 +146,10 @@ impl Host {
             }
             Route::Incoming(incoming) if self.accepts => {
                 let connection = self.endpoint.accept(now, &incoming).unwrap();
-                self.add(connection, self.on_accept);
+                let socket = self.add(connection, self.on_accept);
+                if let Some(slot) = self.connections.get_mut(&socket).filter(|_| self.takes_mail) {
+                    slot.mail = Some(Mail::default());
+                }
             }
             Route::Answer(len) => {
                 self.answered += 1;
@@ -173,6 +186,9 @@ impl Slot {
     }
 
     fn run(&mut self, now: Duration) {
+        if let Some(mail) = &mut self.mail {
+            return mail.run(now, &mut self.connection);
+        }
         let (app, connection, pattern) = (&mut self.app, &mut self.connection, pattern());
         while app.written < app.to_write {
             let from = (app.written % PERIOD as u64) as usize;
@@ -190,7 +206,8 @@ impl Slot {
             let chunk = connection.chunk();
             let from = (app.read % PERIOD as u64) as usize;
             let len = chunk.len().min(PERIOD - from);
-            assert!(chunk[..len] == pattern[from..from + len], "wrong bytes after {} right ones", app.read);
+            let is_right = app.is_blind || chunk[..len] == pattern[from..from + len];
+            assert!(is_right, "wrong bytes after {} right ones", app.read);
             (app.read, app.read_at) = (app.read + len as u64, now);
             connection.consume(len);
         }
@@ -202,10 +219,12 @@ impl Node for Host {
 
     fn receive(&mut self, now: Duration, _from: Port, mut packet: Datagram) {
         if self.rng.chance(self.faults.corrupt) {
-            // UDP's checksum sees nearly all of this. What it misses is what a damaged UDP header or a router's memory does.
+            // The checksum is where the kernel has it: the packet is not seen here.
+            return;
+        }
+        if self.rng.chance(self.faults.damage) {
             let bit = self.rng.next_u64() as usize % (packet.0.len() * 8);
             packet.0[bit / 8] ^= 1 << (bit % 8);
-            return;
         }
         if self.rng.chance(self.faults.duplicate) {
             self.arrive(now, packet.clone());

@@ -2,11 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod bbr;
+mod cubic;
+mod damage;
 mod figures;
 mod host;
 mod hostile;
+mod messages;
+mod neighbours;
 mod opening;
 mod survival;
+mod tcp;
+mod tiny;
 mod transfer;
 
 use phoebus_wan::model::{DirectionConfig, LinkConfig};

@@ -3,7 +3,7 @@
 use super::host::{App, Net, net};
 use super::link;
 use phoebus_proto::udt::packet::{Body, CONTROL_LEN_MAX, Packet};
-use phoebus_proto::udt::{CloseReason, Config, Endpoint, Handshake, Kind, Request, Route, Seq};
+use phoebus_proto::udt::{Arrival, CloseReason, Config, Endpoint, Handshake, Kind, Request, Route, Seq};
 use phoebus_wan::sim::End;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -193,13 +193,25 @@ fn a_cookie_opens_one_connection_for_its_address_and_not_for_long() {
     assert_eq!(endpoint.route(SECOND, from, &induction, &mut answer), Route::Answer(CONTROL_LEN_MAX));
     let Ok(Packet { body: Body::Handshake(given), .. }) = Packet::decode(&answer) else { panic!("no handshake") };
     let conclusion = request(Request::Conclusion, 9, given.cookie);
-    let mut scratch = [0; CONTROL_LEN_MAX];
+    let (mut scratch, mut buf) = ([0; CONTROL_LEN_MAX], [0; 1500]);
     assert_eq!(endpoint.route(SECOND, other, &conclusion, &mut scratch), Route::Ignore);
     assert_eq!(endpoint.route(121 * SECOND, from, &conclusion, &mut scratch), Route::Ignore);
     let Route::Incoming(incoming) = endpoint.route(SECOND, from, &conclusion, &mut scratch) else { panic!("ignored") };
-    let connection = endpoint.accept(SECOND, &incoming).unwrap();
+    let mut connection = endpoint.accept(SECOND, &incoming).unwrap();
+    endpoint.listen(None).unwrap();
     let route = endpoint.route(SECOND, from, &conclusion, &mut scratch);
-    assert_eq!(route, Route::Connection(connection.socket()), "a replay finds the connection that is there");
+    assert_eq!(route, Route::Connection(connection.socket()), "a replay finds the connection, whoever listens still");
+    endpoint.listen(Some(config())).unwrap();
+    // A client of libudt takes data that come before the answer for a wrong one, and does not say so.
+    connection.write(&[7; 5000]);
+    for _ in 0..2 {
+        let mut next = || {
+            let sent = connection.poll_transmit(SECOND, &mut buf).unwrap();
+            matches!(Packet::decode(&buf[..sent.len]), Ok(Packet { body: Body::Handshake(_), .. }))
+        };
+        assert_eq!([next(), next(), next(), next()], [true, true, true, false], "three answers, then data");
+        connection.handle(SECOND, &conclusion, Arrival::Alone);
+    }
     assert_eq!(endpoint.len(), 1);
     endpoint.remove(connection.socket());
     assert!(endpoint.is_empty());

@@ -29,7 +29,7 @@ pub(crate) fn start(seed: u64, link: &LinkConfig, config: Config, app: App) -> N
 }
 
 /// Moves `bytes` and returns when the last was read.
-fn transfer(net: &mut Net, bytes: u64, limit: Duration) -> Duration {
+pub(crate) fn transfer(net: &mut Net, bytes: u64, limit: Duration) -> Duration {
     let (a, b) = (net.a, net.b);
     let read = |host: &Host| host.connections.values().map(|slot| slot.app.read).sum::<u64>();
     let end = net.sim.run(limit, |sim| read(sim.node(b)) == bytes && sim.node(a).only().connection.closed().is_some());
@@ -53,7 +53,7 @@ fn every_control_moves_every_byte_over_bad_links() {
             let bytes = 2_000_000;
             let mut net = start(9, &link, config, App::writer(bytes));
             for id in [net.a, net.b] {
-                net.sim.node_mut(id).faults = Faults { duplicate: 0.02, corrupt: 0.01, batched: false };
+                net.sim.node_mut(id).faults = Faults { duplicate: 0.02, corrupt: 0.01, ..Faults::default() };
             }
             let took = transfer(&mut net, bytes, 300 * SECOND);
             println!("{name} {loss}: {took:?}");
@@ -62,7 +62,7 @@ fn every_control_moves_every_byte_over_bad_links() {
 }
 
 /// Seeds whose first connection begins less than 1500 packets before the end of the sequence numbers.
-const NEAR_THE_END: [u64; 2] = [1_290_578, 1_434_180];
+pub(crate) const NEAR_THE_END: [u64; 2] = [1_290_578, 1_434_180];
 
 fn first_seq(seed: u64) -> u32 {
     let mut host = Host::new(seed, "192.0.2.2:9000".parse().unwrap());
@@ -137,6 +137,26 @@ fn an_idle_connection_lives_and_a_reader_that_pauses_stops_the_writer() {
     assert!((90..250).contains(&(net.sim.counters(net.link).forward.packets_in - quiet)));
 }
 
+/// Logins and handshakes come before most data: what they leave unused of the path is not what the path has.
+#[test]
+fn a_dialogue_before_the_data_does_not_slow_them() {
+    for (size, messages) in [(100, 10), (4000, 12), (20_000, 30)] {
+        let mut net = start(10, &link(10, "50ms", "500mbit", "0.001%"), config(Model), App::default());
+        let say = |net: &mut Net, bytes: u64, for_: Duration| {
+            net.sim.node_mut(net.a).connections.values_mut().for_each(|slot| slot.app.to_write += bytes);
+            net.sim.node_mut(net.a).touch();
+            let _ = net.sim.run(net.sim.now() + for_, |_| false);
+            net.sim.node(net.b).connections.values().map(|slot| slot.app.read).sum::<u64>()
+        };
+        for _ in 0..messages {
+            say(&mut net, size, Duration::from_millis(150));
+        }
+        let (before, after) = (say(&mut net, 1 << 40, 2 * SECOND), say(&mut net, 0, SECOND));
+        let rate = (after - before) as f64 * 8e-6;
+        assert!(rate > 400.0, "{rate} of 500 Mbit/s after {messages} messages of {size} bytes");
+    }
+}
+
 #[test]
 fn a_fixed_rate_and_a_limit_hold_within_one_percent_and_change_at_once() {
     let mut net = start(
@@ -145,21 +165,22 @@ fn a_fixed_rate_and_a_limit_hold_within_one_percent_and_change_at_once() {
         config(Fixed { bits_per_second: 80_000_000 }),
         App { to_write: u64::MAX, ..App::default() },
     );
+    // Within one round trip: what is counted begins 50 ms after the change, at the latest.
     let mut rate = |limit, from: u32, to: u32| {
         if let Some(limit) = limit {
             net.sim.node_mut(net.a).connections.values_mut().for_each(|slot| slot.connection.set_rate_limit(limit));
             net.sim.node_mut(net.a).touch();
         }
-        let _ = net.sim.run(SECOND * from / 10, |_| false);
+        let _ = net.sim.run(SECOND * from / 100, |_| false);
         let before = net.sim.counters(net.link).forward;
-        let _ = net.sim.run(SECOND * to / 10, |_| false);
+        let _ = net.sim.run(SECOND * to / 100, |_| false);
         let after = net.sim.counters(net.link).forward;
         // Less the framing, and the few small packets.
         let segments = after.entered.segments - before.entered.segments;
-        (after.entered.bytes - before.entered.bytes - 38 * segments) as f64 * 80.0 / f64::from(to - from) / 1e6
+        (after.entered.bytes - before.entered.bytes - 38 * segments) as f64 * 800.0 / f64::from(to - from) / 1e6
     };
     for (limit, from, to, expected) in
-        [(None, 10, 40, 80.0), (Some(Some(20_000_000)), 41, 60, 20.0), (Some(None), 61, 80, 80.0)]
+        [(None, 100, 400, 80.0), (Some(Some(20_000_000)), 405, 600, 20.0), (Some(None), 605, 800, 80.0)]
     {
         let rate = rate(limit, from, to);
         assert!((rate / expected - 1.0).abs() < 0.01, "{rate} instead of {expected}");

@@ -22,7 +22,9 @@ impl Connection {
             State::Open(_) if packet.destination == self.socket => self.handle_open(now, packet.body, arrival),
             // A request that was repeated, of a client that does not know of this connection yet.
             State::Open(open) if packet.destination == 0 && matches!(packet.body, Body::Handshake(_)) => {
-                open.handshake_due |= open.role != Role::Client;
+                if open.role != Role::Client {
+                    open.handshakes_due = Open::ANSWERS;
+                }
             }
             State::Closed { ack_due, shutdown_due, until, .. } => {
                 let answer = *until > now && !matches!(packet.body, Body::Shutdown);
@@ -109,7 +111,7 @@ impl Connection {
         self.last_heard = now;
         open.timed_out = false;
         match body {
-            Body::Data { seq, place, payload } => open.receive.data(now, seq, place, payload, arrival),
+            Body::Data { seq, place, payload } => open.receive.data(now, &self.rtt, seq, place, payload, arrival),
             Body::Ack { number, report } => self.handle_ack(now, number, report),
             Body::Ack2 { number } => {
                 if let Some(rtt) = open.receive.ack2(now, number) {
@@ -177,11 +179,14 @@ impl Open {
 
     /// The peer repeats itself: it has not heard that the connection is open.
     fn answer_handshake(&mut self, handshake: &Handshake) {
-        self.handshake_due |= match self.role {
+        let repeats = match self.role {
             Role::Client => false,
             Role::Listener => true,
             Role::Rendezvous => handshake.request != Request::Agreement,
         };
+        if repeats {
+            self.handshakes_due = Self::ANSWERS;
+        }
     }
 }
 

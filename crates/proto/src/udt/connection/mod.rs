@@ -113,7 +113,8 @@ struct Open {
     capacity: f64,
     ack2: Option<u32>,
     ack2_last: (Duration, u32),
-    handshake_due: bool,
+    /// Copies of the answer to the peer's handshake that are to go before anything else.
+    handshakes_due: u32,
     drop_due: Option<Body<'static>>,
     /// The last packet sent was the first of a pair.
     in_pair: bool,
@@ -323,7 +324,7 @@ impl Connection {
             capacity: path.capacity,
             ack2: None,
             ack2_last: (now, 0),
-            handshake_due: role != Role::Client,
+            handshakes_due: if role == Role::Client { 0 } else { Open::ANSWERS },
             drop_due: None,
             in_pair: false,
             closing: None,
@@ -379,6 +380,10 @@ impl Connection {
 }
 
 impl Open {
+    /// How often each answer to a handshake is sent. A client of libudt takes whatever comes first for it: when it was data,
+    /// since the answer was lost, the connection is open for nobody.
+    const ANSWERS: u32 = 3;
+
     fn path(&self, rtt: &Rtt, seed: u64) -> control::Path {
         control::Path {
             mss: self.mss,

@@ -52,8 +52,8 @@ impl Connection {
                 }
                 std::mem::take(shutdown_due).then(|| single(buf, timestamp, destination, Body::Shutdown))?
             }
-            State::Open(open) if open.handshake_due => {
-                open.handshake_due = false;
+            State::Open(open) if open.handshakes_due > 0 => {
+                open.handshakes_due -= 1;
                 let destination = open.peer_socket;
                 let State::Open(open) = &self.state else { return None };
                 single(buf, timestamp, destination, Body::Handshake(self.handshake_answer(open)))

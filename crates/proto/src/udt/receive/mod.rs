@@ -66,9 +66,10 @@ impl Receiver {
     }
 
     /// A data packet has arrived.
-    pub(super) fn data(&mut self, now: Duration, seq: Seq, place: Place, payload: &[u8], arrival: Arrival) {
+    pub(super) fn data(&mut self, now: Duration, rtt: &Rtt, seq: Seq, place: Place, payload: &[u8], arrival: Arrival) {
         self.counters.packets += 1;
         self.arrivals.arrived(now, seq, arrival);
+        let is_behind = seq.is_before(self.ring.end());
         match self.ring.insert(seq, place, payload) {
             Inserted::Duplicate => self.counters.duplicates += 1,
             Inserted::NoRoom => self.counters.no_room += 1,
@@ -76,7 +77,10 @@ impl Receiver {
                 self.counters.bytes += payload.len() as u64;
                 if let Some((first, last)) = gap {
                     self.counters.lost += last.since(first) as u64 + 1;
-                    self.holes.found(first, last);
+                    self.holes.found(now, first, last);
+                }
+                if is_behind {
+                    self.holes.filled(now, seq, rtt);
                 }
                 if let Some(messages) = &mut self.messages {
                     messages.arrived(seq, place, &self.ring);

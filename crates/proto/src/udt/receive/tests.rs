@@ -14,7 +14,7 @@ fn place(number: u32, first: bool, last: bool, in_order: bool) -> Place {
 }
 
 fn arrive(receiver: &mut Receiver, offset: u32, place: Place, payload: &[u8]) {
-    receiver.data(NOW, FIRST.plus(offset), place, payload, Arrival::Alone);
+    receiver.data(NOW, &Rtt::new(), FIRST.plus(offset), place, payload, Arrival::Alone);
 }
 
 fn message(receiver: &mut Receiver) -> Option<Vec<u8>> {

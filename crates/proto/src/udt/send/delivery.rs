@@ -67,9 +67,10 @@ impl Delivery {
         }
     }
 
-    /// There is nothing to send though it might go, with `under_way` packets on their way.
+    /// There is nothing to send though it might go, with `under_way` packets on their way. What goes next is limited, too, until
+    /// the first of it is delivered: it shows how much there was at once, and not what the path carries.
     pub(super) fn app_limited(&mut self, under_way: u32) {
-        self.app_limited_until = (self.delivered + u64::from(under_way)).max(1);
+        self.app_limited_until = self.delivered + u64::from(under_way) + 1;
     }
 
     /// Packets delivered since the connection began.
@@ -117,9 +118,14 @@ mod tests {
         let first = delivery.sent(ms(0), true);
         delivery.app_limited(1);
         let second = delivery.sent(ms(1), false);
+        delivery.app_limited(2);
         assert!(!delivery.acknowledged(ms(9), 1, &first).app_limited);
         assert!(delivery.acknowledged(ms(10), 1, &second).app_limited);
-        let third = delivery.sent(ms(11), true);
-        assert!(!delivery.acknowledged(ms(20), 1, &third).app_limited);
+        // After an idle time, as many as come at once say no more.
+        let flight = [11, 12, 13].map(|at| delivery.sent(ms(at), at == 11));
+        assert!(delivery.acknowledged(ms(20), 1, &flight[0]).app_limited);
+        let next = delivery.sent(ms(20), false);
+        assert!(delivery.acknowledged(ms(21), 2, &flight[2]).app_limited);
+        assert!(!delivery.acknowledged(ms(29), 1, &next).app_limited);
     }
 }

@@ -1,0 +1,135 @@
+//! What is asked with `SITE`: what no standard has and GridFTP needs.
+
+use super::command::{CommandError, Path, number, path, text, two};
+use super::time::Stamp;
+
+/// A command of this site. Names are those of GCT, and one of the paper on UDT as a driver (U12).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Site {
+    /// `HELP`, about a command perhaps.
+    Help(Option<String>),
+    /// The drivers of data connections, bottom first, as written: `SETNETSTACK`, or `SETDCSTACK` as the paper has it.
+    NetStack(String),
+    /// The drivers of files.
+    DiskStack(String),
+    /// The buffers of sockets, in bytes.
+    Buffer(Buffer, u64),
+    /// Permissions of a path, in octal.
+    Chmod(u32, Path),
+    /// The group of a path.
+    Chgrp(String, Path),
+    /// When a path was modified.
+    Utime(Stamp, Path),
+    /// What a symbolic link will lead to.
+    SymlinkFrom(Path),
+    /// The link itself.
+    SymlinkTo(Path),
+    /// Removes a directory with all that is in it.
+    Rdel(Path),
+    /// Cuts a file to a length.
+    Truncate(u64, Path),
+    /// Which task of a transfer service this is, for logs.
+    TaskId(String),
+    /// What the client says of itself, for logs.
+    ClientInfo(String),
+    /// Who the client is mapped to.
+    WhoAmI,
+    /// The server's version.
+    Version,
+    /// Anything else: a name in capitals, and what follows it.
+    Other(String, Vec<u8>),
+}
+
+/// Which buffers, and by which name they were asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Buffer {
+    /// Both: `SBUF`, `BUFSIZE`.
+    Both,
+    /// Of data that the server sends: `RETRBUFSIZE`, `RBUFSZ`, `RBUFSIZ`.
+    Retrieve,
+    /// Of data that the server receives: `STORBUFSIZE`, `SBUFSZ`, `SBUFSIZ`.
+    Store,
+}
+
+impl Site {
+    /// Reads what follows `SITE`.
+    ///
+    /// # Errors
+    /// It is a command that is known, and its parameters make no sense.
+    pub fn parse(argument: &[u8]) -> Result<Self, CommandError> {
+        let (verb, rest) = two(argument);
+        let verb = String::from_utf8_lossy(verb).to_ascii_uppercase();
+        let syntax = |expected| CommandError::Syntax { verb: "SITE", expected };
+        let buffer =
+            |which, size: &[u8]| Ok(Self::Buffer(which, number(size).ok_or_else(|| syntax("a number of bytes"))?));
+        Ok(match verb.as_str() {
+            "HELP" => Self::Help(text(rest).filter(|command| !command.is_empty())),
+            "SETNETSTACK" | "SETDCSTACK" => Self::NetStack(text(rest).ok_or_else(|| syntax("drivers"))?),
+            "SETDISKSTACK" => Self::DiskStack(text(rest).ok_or_else(|| syntax("drivers"))?),
+            "SBUF" | "BUFSIZE" => buffer(Buffer::Both, rest)?,
+            "RETRBUFSIZE" | "RBUFSZ" | "RBUFSIZ" => buffer(Buffer::Retrieve, rest)?,
+            "STORBUFSIZE" | "SBUFSZ" | "SBUFSIZ" => buffer(Buffer::Store, rest)?,
+            "CHMOD" => {
+                let (mode, name) = two(rest);
+                let mode = text(mode).filter(|mode| mode.bytes().all(|b| matches!(b, b'0'..=b'7')));
+                let mode = mode.and_then(|mode| u32::from_str_radix(&mode, 8).ok()).filter(|mode| *mode <= 0o7777);
+                Self::Chmod(mode.ok_or_else(|| syntax("a mode in octal and a path"))?, path("SITE", name)?)
+            }
+            "CHGRP" => {
+                let (group, name) = two(rest);
+                Self::Chgrp(text(group).ok_or_else(|| syntax("a group and a path"))?, path("SITE", name)?)
+            }
+            "UTIME" => {
+                let (time, name) = two(rest);
+                let time = text(time).and_then(|time| Stamp::parse(&time));
+                Self::Utime(time.ok_or_else(|| syntax("a time and a path"))?, path("SITE", name)?)
+            }
+            "SYMLINKFROM" => Self::SymlinkFrom(path("SITE", rest)?),
+            "SYMLINKTO" => Self::SymlinkTo(path("SITE", rest)?),
+            "RDEL" => Self::Rdel(path("SITE", rest)?),
+            "TRNC" => {
+                let (length, name) = two(rest);
+                Self::Truncate(number(length).ok_or_else(|| syntax("a length and a path"))?, path("SITE", name)?)
+            }
+            "TASKID" => Self::TaskId(text(rest).ok_or_else(|| syntax("a task"))?),
+            "CLIENTINFO" => Self::ClientInfo(text(rest).ok_or_else(|| syntax("what the client says of itself"))?),
+            "WHOAMI" => Self::WhoAmI,
+            "VERSION" => Self::Version,
+            "" => return Err(syntax("a command of this site")),
+            _ => Self::Other(verb, rest.to_vec()),
+        })
+    }
+
+    /// What follows `SITE`.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let with = |verb: &str, rest: &[u8]| [verb.as_bytes(), rest].join(&b' ');
+        let both = |verb: &str, first: &str, name: &Path| [verb.as_bytes(), first.as_bytes(), name].join(&b' ');
+        match self {
+            Self::Help(None) => b"HELP".to_vec(),
+            Self::Help(Some(command)) => with("HELP", command.as_bytes()),
+            Self::NetStack(stack) => with("SETNETSTACK", stack.as_bytes()),
+            Self::DiskStack(stack) => with("SETDISKSTACK", stack.as_bytes()),
+            Self::Buffer(which, size) => {
+                let verb = match which {
+                    Buffer::Both => "SBUF",
+                    Buffer::Retrieve => "RETRBUFSIZE",
+                    Buffer::Store => "STORBUFSIZE",
+                };
+                with(verb, size.to_string().as_bytes())
+            }
+            Self::Chmod(mode, name) => both("CHMOD", &format!("{mode:04o}"), name),
+            Self::Chgrp(group, name) => both("CHGRP", group, name),
+            Self::Utime(time, name) => both("UTIME", &time.to_string(), name),
+            Self::SymlinkFrom(name) => with("SYMLINKFROM", name),
+            Self::SymlinkTo(name) => with("SYMLINKTO", name),
+            Self::Rdel(name) => with("RDEL", name),
+            Self::Truncate(length, name) => both("TRNC", &length.to_string(), name),
+            Self::TaskId(task) => with("TASKID", task.as_bytes()),
+            Self::ClientInfo(info) => with("CLIENTINFO", info.as_bytes()),
+            Self::WhoAmI => b"WHOAMI".to_vec(),
+            Self::Version => b"VERSION".to_vec(),
+            Self::Other(verb, rest) if rest.is_empty() => verb.as_bytes().to_vec(),
+            Self::Other(verb, rest) => with(verb, rest),
+        }
+    }
+}
