@@ -91,10 +91,18 @@ pub async fn connect_by(
                     }
                     Some(Err(_)) => {}
                     None if more => break,
-                    None => return Err(worst.unwrap_or_else(|| nothing(limit))),
+                    None => return Err(worst.map_or_else(|| nothing(limit), |worst| within(worst, limit))),
                 },
             }
         }
+    }
+}
+
+/// What an attempt that had a part of the time says of all of it.
+fn within(error: Error, limit: Duration) -> Error {
+    match error {
+        Error::Timeout { to, .. } => Error::Timeout { to, limit: Span(limit) },
+        other => other,
     }
 }
 
@@ -150,6 +158,29 @@ mod tests {
         let error = connect(&closed, &Profile::default(), Duration::from_secs(20)).await.unwrap_err();
         assert_eq!(error.code(), phoebus_proto::session::Code::Refused, "{error}");
         assert!(error.to_string().ends_with("connection refused"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn silence_is_told_with_the_whole_time_that_it_had() {
+        use socket2::{Domain, Socket, Type};
+        let silent = |address: &str| {
+            let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            listener.bind(&format!("{address}:0").parse::<SocketAddr>().unwrap().into()).unwrap();
+            listener.listen(0).unwrap();
+            let at = listener.local_addr().unwrap();
+            // Two fill its queue; the kernel drops whoever comes then.
+            let waiting = [(); 2].map(|()| {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+                socket.set_nonblocking(true).unwrap();
+                let _ = socket.connect(&at);
+                socket
+            });
+            (at.as_socket().unwrap(), listener, waiting)
+        };
+        let both = [silent("127.0.0.2"), silent("127.0.0.3")];
+        let limit = Duration::from_millis(400);
+        let error = connect(&[both[0].0, both[1].0], &Profile::default(), limit).await.unwrap_err();
+        assert!(error.to_string().ends_with(": no answer within 400ms"), "{error}");
     }
 
     #[tokio::test]

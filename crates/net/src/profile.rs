@@ -1,4 +1,4 @@
-//! The settings of TCP on a segment (P37, S13, S14, U16), as they stand in a configuration file.
+//! The settings of a transport on a segment (P37, S13, S14, U16), as they stand in a configuration file.
 
 use phoebus_proto::units::{BitRate, ByteSize, Span};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -7,8 +7,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How TCP is set up on one segment. Every socket gets its profile before it connects or listens, because window scaling
-/// and the first congestion window are settled by the SYN.
+/// How connections are set up on one segment, whatever carries them: what TCP, QUIC or UDT alone heeds says so, and takes
+/// nothing from the others. Every socket gets its profile before it connects or listens, because window scaling and the first
+/// congestion window are settled by TCP's SYN, and the buffers of QUIC and UDT by their handshakes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Profile {

@@ -48,7 +48,9 @@ pub struct Stats {
     pub receive_buffer: u64,
     /// Congestion control in force.
     pub congestion_control: String,
-    /// Time since the peer last acknowledged anything, in milliseconds; 0 where it has answered all that it was asked.
+    /// Time since the peer last acknowledged anything, in milliseconds; 0 where it has answered all that it was asked. On UDT,
+    /// since anything was heard of it: a peer that is heard while nothing gets through is found out by UDT itself, and ends the
+    /// connection ([`Profile::idle_timeout`](crate::Profile::idle_timeout)).
     pub last_ack_ms: u32,
     /// Whether the connection has failed or closed.
     pub closed: bool,

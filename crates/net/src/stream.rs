@@ -1,10 +1,12 @@
 //! A connection of any transport: reads, writes, ends of either side, errors while nobody reads, statistics (S19).
 
 use crate::stats::Stats;
+use crate::tcp::Plain;
 use crate::transport::{Boxed, Change, Duplex, Identity, Security};
 use phoebus_proto::session::Code;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -175,28 +177,45 @@ impl Stream {
     /// # Errors
     /// `TimedOut`, or how the connection failed.
     pub async fn delivered(&self, patience: Duration) -> io::Result<()> {
-        // The kernel has no event for an empty send queue, so that this asks, ever more rarely.
-        const FIRST: Duration = Duration::from_millis(1);
-        const LONGEST: Duration = Duration::from_millis(200);
-        let (mut pause, mut least, mut silent) = (FIRST, usize::MAX, Duration::ZERO);
-        loop {
-            let left = self.unacknowledged()?;
-            if left == 0 {
-                return Ok(());
-            }
-            silent = if left < least { Duration::ZERO } else { silent + pause };
-            least = left.min(least);
-            if silent > patience {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
+        let mut waiting = Waiting::new(patience);
+        while let Some(pause) = waiting.next(self.unacknowledged()?)? {
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST);
         }
+        Ok(())
+    }
+
+    /// The connection without a runtime, where its bytes are those of a TCP socket as they are; otherwise it is reset.
+    ///
+    /// # Errors
+    /// `Unsupported` where they are not, or when there is no descriptor left.
+    pub fn into_plain(self) -> io::Result<Plain> {
+        let socket = self.socket().ok_or(io::ErrorKind::Unsupported)?;
+        // The runtime lets go of its descriptor, which leaves the connection as it is.
+        Plain::new(socket.as_fd().try_clone_to_owned()?)
     }
 
     /// With what code it is reset when it is dropped, on a transport whose resets carry one.
     pub fn blame(&self, code: Code) {
         self.0.blame(code);
+    }
+
+    /// Where this is a stream of a connection that others share, has no more come to that: the next one gets a new connection, and
+    /// this one ends with its last stream. Does nothing on other transports.
+    pub fn retire(&self) {
+        self.0.retire();
+    }
+
+    /// Whether what the other end has proved still counts, if it has proved anything ([`Proof`](crate::credentials::Proof)).
+    pub fn is_current(&self) -> bool {
+        self.identity().is_none_or(|identity| identity.proof.counts())
+    }
+
+    /// Waits until it does not; for ever where nothing was proved. Cancel safe.
+    pub async fn lapsed(&self) {
+        match self.identity() {
+            Some(identity) => identity.proof.lapsed().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Lets the connection end in peace when it is dropped. Only for one whose both directions have ended and were
@@ -208,5 +227,43 @@ impl Stream {
     /// [Disarms](Stream::disarm) and drops.
     pub fn close(self) {
         self.disarm();
+    }
+}
+
+/// How [`Stream::delivered`] waits, on whatever clock: the kernel has no event for an empty send queue, so that it is asked,
+/// ever more rarely.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    patience: Duration,
+    pause: Duration,
+    /// The least that was left so far, and for how long it has not become less.
+    least: usize,
+    silent: Duration,
+}
+
+impl Waiting {
+    const FIRST: Duration = Duration::from_millis(1);
+    const LONGEST: Duration = Duration::from_millis(200);
+
+    pub(crate) fn new(patience: Duration) -> Self {
+        Self { patience, pause: Self::FIRST, least: usize::MAX, silent: Duration::ZERO }
+    }
+
+    /// How long to wait before the next look, now that so many bytes are left; nothing, if none are.
+    ///
+    /// # Errors
+    /// `TimedOut` where none were acknowledged for too long.
+    pub(crate) fn next(&mut self, left: usize) -> io::Result<Option<Duration>> {
+        if left == 0 {
+            return Ok(None);
+        }
+        self.silent = if left < self.least { Duration::ZERO } else { self.silent + self.pause };
+        self.least = left.min(self.least);
+        if self.silent > self.patience {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).min(Self::LONGEST);
+        Ok(Some(pause))
     }
 }

@@ -1,16 +1,20 @@
 //! The seam between those who relay sessions and the protocols underneath (S15, S19, S28, U9): what a transport can do, what
 //! its connections can do, and the registry in which a transport is found by its name.
 //!
-//! A transport is one file that implements three traits, and one line in a [`Registry`]:
+//! A transport is a module that implements four traits, and one line in a [`Registry`]:
 //!
 //! ```text
 //!   Transport::connect ───────────────────────────────► Stream (a boxed Duplex)
 //!   Transport::listen ──► Listener::accept ──► Pending::handshake ──► Stream
 //! ```
 //!
+//! [`tcp`](crate::tcp) is the smallest; a library with blocking calls needs three short traits instead
+//! ([`wrapblock`](crate::wrapblock)).
+//!
 //! Readiness is asked for and waited for apart from reading and writing, as the kernel does it: whoever relays waits for a
 //! stream that could be read before it takes a buffer for what comes.
 
+use crate::credentials::Proof;
 use crate::error::Error;
 use crate::profile::Profile;
 use crate::stats::Stats;
@@ -146,6 +150,9 @@ pub trait Duplex: Debug + Send + Sync {
     /// See [`Stream::blame`].
     fn blame(&self, _code: Code) {}
 
+    /// See [`Stream::retire`].
+    fn retire(&self) {}
+
     /// Changes a setting of the open connection.
     ///
     /// # Errors
@@ -244,10 +251,12 @@ impl Security {
 }
 
 /// Who an end has proved to be, by a certificate that this end trusts; nobody, without names, where it showed none.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Identity {
     /// The names that the certificate is for (RFC 6125: DNS names of its subject alternative name).
     pub names: Vec<String>,
+    /// For how long that counts.
+    pub proof: Proof,
 }
 
 /// Transports by name.

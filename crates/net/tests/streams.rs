@@ -1,8 +1,9 @@
 //! Streams between real sockets: how they end, what a relay may rely on, and what a profile sets.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+use phoebus_net::transport::Change;
 use phoebus_net::{Buffer, CongestionControl, PipePool, Profile, Stream, tcp};
-use phoebus_proto::units::{ByteSize, Span};
+use phoebus_proto::units::{BitRate, ByteSize, Span};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -213,6 +214,29 @@ async fn accepted_and_connected_streams_have_the_profile() {
 }
 
 #[tokio::test]
+async fn settings_change_while_a_stream_is_open() {
+    let profile = Profile { congestion_control: CongestionControl::Cubic, ..Profile::default() };
+    for (stream, mut peer) in [accepted(&profile).await, connected(&profile).await] {
+        assert_eq!(stream.stats().unwrap().congestion_control, "cubic");
+        stream.set(Change::CongestionControl(CongestionControl::Reno)).unwrap();
+        stream.set(Change::SendBuffer(64 << 10)).unwrap();
+        stream.set(Change::ReceiveBuffer(128 << 10)).unwrap();
+        stream.set(Change::Rate(Some(BitRate(80_000_000)))).unwrap();
+        let stats = stream.stats().unwrap();
+        assert_eq!((stats.send_buffer, stats.receive_buffer), (128 << 10, 256 << 10), "twice what was asked for");
+        assert_eq!(stats.congestion_control, "reno");
+        assert!((1..=10_000_000).contains(&stats.pacing_rate), "{stats:?}");
+        // None of it disturbs the bytes, and what cannot be is an error.
+        let unheard_of = stream.set(Change::CongestionControl(CongestionControl::Native)).unwrap_err();
+        assert_eq!(unheard_of.kind(), ErrorKind::Unsupported);
+        assert_eq!(stream.try_write(&[5; 1000], false).unwrap(), 1000);
+        peer.read_exact(&mut [0; 1000]).unwrap();
+        let stats = stream.stats().unwrap();
+        assert!(stats.rtt_var_us > 0 && stats.min_rtt_us > 0 && stats.delivery_rate > 0, "{stats:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_buffer_above_the_hosts_limit_is_reported() {
     let profile = Profile { receive_buffer: Buffer::Bytes(ByteSize(1 << 30)), ..Profile::default() };
     let (stream, _peer) = connected(&profile).await;
@@ -245,6 +269,62 @@ async fn statistics_count_bytes_and_time() {
     assert_eq!((stats.bytes_sent, stats.bytes_received), (1000, 300));
     assert!(stats.rtt_us > 0 && stats.congestion_window > 0 && !stats.congestion_control.is_empty());
     assert_eq!((stats.unheard(), stats.closed), (Duration::ZERO, false));
+}
+
+#[tokio::test]
+async fn statistics_tell_of_times_and_rates() {
+    let (stream, mut peer) = connected(&Profile::default()).await;
+    let reader = std::thread::spawn(move || io::copy(&mut peer, &mut io::sink()).unwrap());
+    let mut sent = 0;
+    while sent < 20_000_000 {
+        stream.writable().await.unwrap();
+        sent += stream.try_write(&[7; 100_000], false).unwrap_or(0);
+    }
+    let stats = stream.stats().unwrap();
+    assert!(stats.rtt_var_us > 0 && stats.min_rtt_us > 0 && stats.min_rtt_us <= stats.rtt_us.max(1000), "{stats:?}");
+    assert!(stats.delivery_rate > 100_000 && stats.segment_size > 500, "{stats:?}");
+    stream.shutdown_write().unwrap();
+    assert_eq!(reader.join().unwrap() as usize, sent);
+    stream.delivered(PATIENCE).await.unwrap();
+    let stats = stream.stats().unwrap();
+    assert_eq!((stats.in_flight, stats.unsent), (0, 0));
+    assert_eq!(stats.bytes_sent - stats.bytes_retransmitted, sent as u64);
+
+    // A peer that does not read: what finds no room there waits here.
+    let (stream, _peer) = connected(&Profile::default()).await;
+    while stream.try_write(&[7; 100_000], false).is_ok() {}
+    let stats = stream.stats().unwrap();
+    assert!(stats.unsent > 0 && u64::from(stats.unsent) + stats.bytes_sent <= 2 * stats.send_buffer + (64 << 20));
+}
+
+#[tokio::test]
+async fn settings_change_while_bytes_are_under_way() {
+    let (stream, mut peer) = connected(&Profile::default()).await;
+    let reader = std::thread::spawn(move || io::copy(&mut peer, &mut io::sink()).unwrap());
+    let mut sent = 0;
+    for control in [CongestionControl::Reno, CongestionControl::Cubic] {
+        for size in [100_000, 50_000] {
+            stream.set(Change::CongestionControl(control)).unwrap();
+            stream.set(Change::SendBuffer(size)).unwrap();
+            stream.set(Change::ReceiveBuffer(size / 2)).unwrap();
+            stream.set(Change::Unsent(Some(size / 4))).unwrap();
+            let stats = stream.stats().unwrap();
+            assert_eq!(stats.congestion_control, control.to_string());
+            // The kernel doubles what is asked for.
+            assert_eq!((stats.send_buffer, stats.receive_buffer), (2 * size, size));
+            for _ in 0..20 {
+                stream.writable().await.unwrap();
+                sent += stream.try_write(&[7; 100_000], false).unwrap_or(0);
+            }
+        }
+    }
+    let error = stream.set(Change::CongestionControl(CongestionControl::Model)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert_eq!(stream.set(Change::SendBuffer(1 << 40)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(stream.stats().unwrap().congestion_control, "cubic", "what is refused changes nothing");
+    stream.shutdown_write().unwrap();
+    assert_eq!(reader.join().unwrap() as usize, sent);
+    stream.delivered(PATIENCE).await.unwrap();
 }
 
 #[tokio::test]

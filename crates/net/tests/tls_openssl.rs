@@ -53,8 +53,12 @@ async fn write(stream: &Stream, mut bytes: &[u8]) {
 
 /// A listener of `pg2` for `encrypt`.
 fn listening(place: &Place) -> Box<dyn Listener> {
+    listening_for(place, Offer { encrypt: true, auth: false, none: false })
+}
+
+fn listening_for(place: &Place, offer: Offer) -> Box<dyn Listener> {
     let under = tcp::listen("127.0.0.1:0".parse().unwrap(), &Profile::default()).unwrap();
-    listener(Box::new(under), &place.credentials("pg2"), Offer { encrypt: true, auth: false, none: false })
+    listener(Box::new(under), &place.credentials("pg2"), offer)
 }
 
 /// `openssl s_client` to it, as `pg1` unless told otherwise.
@@ -113,6 +117,98 @@ async fn keys_are_updated_when_openssl_asks() {
     write(&stream, b"with new keys\n").await;
     let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
     while bounded(lines.next_line()).await.unwrap().unwrap() != "with new keys" {}
+}
+
+const UNEXPECTED: &str =
+    "it sent new keys or a session ticket, which have no place on a hop whose TLS ends once both ends are known";
+
+#[tokio::test]
+async fn where_tls_is_about_to_end_new_keys_are_refused() {
+    let place = Place::new();
+    let listener = listening_for(&place, Offer { encrypt: false, auth: true, none: false });
+    let as_pg1 = [&AS_PG1[..4], &["-alpn", "phoebus-auth/1"]].concat();
+    // `k` is for new keys of its own, `K` for those of both ends.
+    for update in ["k\n", "K\n"] {
+        let mut client = s_client(&place, &*listener, &as_pg1);
+        let stream = accepted(&*listener).await.unwrap();
+        let mut stdin = client.stdin.take().unwrap();
+        stdin.write_all(b"hello\n").await.unwrap();
+        assert_eq!(read(&stream).await.unwrap(), b"hello\n");
+        stdin.write_all(update.as_bytes()).await.unwrap();
+        let error = read(&stream).await.unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::InvalidData, UNEXPECTED));
+        assert_eq!(read(&stream).await.unwrap_err().to_string(), UNEXPECTED, "it does not pass");
+    }
+}
+
+#[tokio::test]
+async fn where_tls_is_about_to_end_tickets_are_refused() {
+    let place = Place::new();
+    // openssl's server sends two of them after each handshake.
+    let (_child, _stdout, to) = s_server(&place, &["-alpn", "phoebus-auth/1"]).await;
+    let transport = Tls::auth(place.credentials("pg1"));
+    let stream = bounded(transport.connect(&to, &Profile::default(), LIMIT)).await.unwrap();
+    assert_eq!(read(&stream).await.unwrap_err().to_string(), UNEXPECTED);
+}
+
+/// A session of `pg2` that may be resumed, with early data, by what another server of its name has given out.
+async fn session(place: &Place) -> String {
+    let more = ["-alpn", "phoebus/1", "-early_data", "-max_early_data", "16384"];
+    let (_server, _stdout, to) = s_server(place, &more).await;
+    let to = to.addr.to_string();
+    let mut arguments = vec!["s_client", "-connect", &to, "-CAfile", "ca.pem", "-sess_out", "session.pem"];
+    arguments.extend(AS_PG1);
+    let client = openssl(place, &arguments);
+    // It is written when the server's ticket comes, and told when the client ends.
+    let written = async {
+        while !place.path("session.pem").exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    bounded(written).await;
+    let said = last_words(client).await;
+    assert!(said.contains("Max Early Data: 16384"), "{said}");
+    "session.pem".to_owned()
+}
+
+#[tokio::test]
+async fn no_tickets_are_given_out_and_no_session_or_early_data_is_taken() {
+    let place = Place::new();
+    let listener = listening(&place);
+    let serve = async || {
+        let stream = accepted(&*listener).await.unwrap();
+        assert_eq!(read(&stream).await.unwrap(), b"hello\n", "nothing comes before it");
+        write(&stream, b"and so on\n").await;
+        assert_eq!(read(&stream).await.unwrap(), b"");
+        stream.shutdown_write().unwrap();
+        stream.delivered(LIMIT).await.unwrap();
+        stream.close();
+    };
+    let talk = async |mut client: Child| {
+        let mut stdin = client.stdin.take().unwrap();
+        stdin.write_all(b"hello\n").await.unwrap();
+        let mut stdout = BufReader::new(client.stdout.take().unwrap());
+        let mut said = String::new();
+        while !said.ends_with("and so on\n") {
+            assert_ne!(bounded(stdout.read_line(&mut said)).await.unwrap(), 0, "{said}");
+        }
+        drop(stdin);
+        bounded(stdout.read_to_string(&mut said)).await.unwrap();
+        said
+    };
+    // Whoever asks for a session to keep is given none.
+    let client = s_client(&place, &*listener, &[&AS_PG1[..], &["-sess_out", "kept.pem"]].concat());
+    let (said, ()) = tokio::join!(talk(client), serve());
+    assert!(said.contains("New, TLSv1.3") && !said.contains("New Session Ticket arrived"), "{said}");
+    assert!(!place.path("kept.pem").exists(), "a session was given out");
+    // Whoever has one makes the whole handshake anew, and what was sent ahead of it is not taken.
+    let session = session(&place).await;
+    std::fs::write(place.path("early"), "early\n").unwrap();
+    let more = ["-sess_in", &session, "-early_data", "early"];
+    let client = s_client(&place, &*listener, &[&AS_PG1[..], &more].concat());
+    let (said, ()) = tokio::join!(talk(client), serve());
+    assert!(said.contains("New, TLSv1.3") && !said.contains("Reused"), "{said}");
+    assert!(said.contains("Early data was rejected"), "{said}");
 }
 
 #[tokio::test]

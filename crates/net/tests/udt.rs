@@ -5,6 +5,7 @@ use phoebus_net::transport::{Change, Target, Transport};
 use phoebus_net::udt::{Listener, Port, Udt};
 use phoebus_net::{CongestionControl, Error, Profile, Stream};
 use phoebus_proto::units::BitRate;
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -93,6 +94,44 @@ async fn bytes_cross_both_ways_at_once_in_both_families() {
         assert!(stats.rtt_us > 0 && stats.congestion_control == "model" && !stats.closed);
         assert!(client.is_quiet().unwrap() && !client.has_true_ends());
         assert_eq!(client.local_addr().unwrap(), from);
+    }
+}
+
+#[tokio::test]
+async fn statistics_tell_of_the_path() {
+    let listener = listen();
+    let (client, server) = pair(&listener).await;
+    // Acknowledgements come every 10 ms: what was written is under way until then, though a busy machine may look too late.
+    let sent = bytes(3_000_000);
+    let mut most = 0;
+    for _ in 0..100 {
+        let written = Cell::new(false);
+        let writing = async {
+            write(&client, &sent).await;
+            written.set(true);
+        };
+        let looking = async {
+            let mut most = 0;
+            while !written.get() || client.unacknowledged().unwrap() > 0 {
+                most = most.max(client.stats().unwrap().in_flight);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            most
+        };
+        let ((), got, seen) = in_time(async { tokio::join!(writing, read(&server, sent.len()), looking) }).await;
+        assert!(got == sent);
+        most = seen;
+        if most > 0 {
+            break;
+        }
+    }
+    assert!(most > 0);
+    let stats = client.stats().unwrap();
+    assert!(stats.rtt_var_us > 0 && stats.min_rtt_us > 0 && stats.min_rtt_us <= stats.rtt_us, "{stats:?}");
+    assert!(stats.delivery_rate > 10_000 && stats.congestion_window > 0 && stats.sending_period_ns > 0, "{stats:?}");
+    assert_eq!((stats.in_flight, stats.unsent, stats.lost), (0, 0, 0));
+    for change in [Change::SendBuffer(1), Change::ReceiveBuffer(1), Change::Unsent(None)] {
+        assert_eq!(client.set(change).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }
 

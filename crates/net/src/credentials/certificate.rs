@@ -74,8 +74,15 @@ impl Certificate {
 
 /// The names that an encoded certificate is for: DNS names and addresses of its subject alternative name, in lower case. None
 /// where it cannot be read, so that only one that was verified is worth asking about.
-pub fn names_in(der: &[u8]) -> Vec<String> {
+pub(super) fn names_in(der: &[u8]) -> Vec<String> {
     x509_parser::parse_x509_certificate(der).ok().and_then(|(_, read)| names(&read).ok()).unwrap_or_default()
+}
+
+/// From when on an encoded certificate does not count any more: the second that it names is the last one (RFC 5280, section
+/// 4.1.2.5). None where it cannot be read.
+pub(super) fn expires(der: &[u8]) -> Option<SystemTime> {
+    let (_, read) = x509_parser::parse_x509_certificate(der).ok()?;
+    instant(read.validity().not_after).ok()?.checked_add(Duration::from_secs(1))
 }
 
 fn names(certificate: &X509Certificate<'_>) -> Result<Vec<String>, &'static str> {

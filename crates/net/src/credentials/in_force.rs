@@ -12,8 +12,9 @@ use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::SystemTime;
+use tokio::sync::watch;
 
 /// What the files said.
 pub(super) struct InForce {
@@ -121,23 +122,49 @@ fn certified(
 
 /// What is in force now.
 #[derive(Debug)]
-pub(super) struct Holder(RwLock<Arc<InForce>>);
+pub(super) struct Holder(watch::Sender<Held>);
+
+#[derive(Debug)]
+struct Held {
+    in_force: Arc<InForce>,
+    /// How often something else was put in force.
+    turn: u64,
+}
 
 impl Holder {
     pub(super) fn new(first: InForce) -> Self {
-        Self(RwLock::new(Arc::new(first)))
+        Self(watch::Sender::new(Held { in_force: Arc::new(first), turn: 0 }))
     }
 
     pub(super) fn get(&self) -> Arc<InForce> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.borrow().in_force.clone()
     }
 
-    /// Puts `next` in force, and says whether it differs from what was.
-    pub(super) fn replace(&self, next: InForce) -> bool {
-        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let differs = !next.is_as(&now);
-        *now = Arc::new(next);
-        differs
+    /// Which turn it is: another than before, once something else is in force.
+    pub(super) fn turn(&self) -> u64 {
+        self.0.borrow().turn
+    }
+
+    /// Puts `next` in force, if it differs from what is, and says whether it does.
+    pub(super) fn replace(&self, next: Arc<InForce>) -> bool {
+        self.0.send_if_modified(|now| {
+            let differs = !next.is_as(&now.in_force);
+            if differs {
+                *now = Held { in_force: next, turn: now.turn + 1 };
+            }
+            differs
+        })
+    }
+
+    /// Ends the turn, though nothing else is in force here.
+    pub(super) fn end_turn(&self) {
+        self.0.send_modify(|now| now.turn += 1);
+    }
+
+    /// Waits until turn `turn` is over.
+    pub(super) async fn turned(&self, turn: u64) {
+        // The sender lives as long as `self`.
+        let _ = self.0.subscribe().wait_for(|now| now.turn != turn).await;
     }
 }
 

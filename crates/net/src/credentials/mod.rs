@@ -7,6 +7,7 @@
 //!   have none: [`Credentials::open`], [`Credentials::trusting`].
 //! - Files are read again while connections are open and without a new configuration: the configurations ask for what is in
 //!   force at each handshake ([`Credentials::reload`]).
+//! - What an end has proved counts as long as that stays in force, and no longer than its certificates do: [`Proof`].
 //! - [`Certificate`] says what a certificate says; [`Authority`] makes one, for those who have none.
 //!
 //! No message and no `Debug` shows a key.
@@ -16,12 +17,14 @@ mod certificate;
 mod error;
 mod in_force;
 mod pem;
+mod proof;
 #[cfg(test)]
 mod tests;
 
 pub use authority::{Authority, Issued};
-pub use certificate::{Certificate, date, names_in};
+pub use certificate::{Certificate, date};
 pub use error::CredentialsError;
+pub use proof::Proof;
 
 use in_force::{Clients, Holder, InForce, Own, Servers};
 use rustls::client::Resumption;
@@ -110,7 +113,22 @@ impl Credentials {
     /// # Errors
     /// [`CredentialsError`]; what was in force stays so.
     pub fn reload(&self) -> Result<bool, CredentialsError> {
-        Ok(self.holder.replace(InForce::load(&self.files)?))
+        Ok(self.holder.replace(Arc::new(InForce::load(&self.files)?)))
+    }
+
+    /// Puts in force here what `other` has read; every later handshake uses it. Says whether anything is different.
+    pub fn adopt(&self, other: &Self) -> bool {
+        self.holder.replace(other.holder.get())
+    }
+
+    /// Others are used from now on: what was proved to these counts no longer.
+    pub fn retire(&self) {
+        self.holder.end_turn();
+    }
+
+    /// Of what is proved in a handshake that begins now.
+    pub fn proof(&self) -> Proof {
+        Proof::new(self.holder.clone())
     }
 
     /// What the certificate in force says; none of an end that has none.

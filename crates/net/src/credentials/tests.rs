@@ -9,13 +9,13 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 const PROTOCOLS: &[&[u8]] = &[b"test/1"];
 
 /// A directory with an authority and what it has signed.
-struct Place {
+pub(super) struct Place {
     dir: tempfile::TempDir,
     authority: Authority,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::of("test authority")
     }
 
@@ -27,7 +27,7 @@ impl Place {
         Self { dir, authority }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -43,7 +43,7 @@ impl Place {
         files
     }
 
-    fn credentials(&self, name: &str) -> Credentials {
+    pub(super) fn credentials(&self, name: &str) -> Credentials {
         Credentials::load(self.issue(name, YEAR)).unwrap()
     }
 }
@@ -80,7 +80,7 @@ fn handshake(
         }
     }
     assert!(of_server.is_err() || of_client.is_err() || !(client.is_handshaking() || server.is_handshaking()));
-    let names = server.peer_certificates().map(|chain| names_in(&chain[0])).unwrap_or_default();
+    let names = server.peer_certificates().map(|chain| certificate::names_in(&chain[0])).unwrap_or_default();
     (of_client, of_server.map(|()| names))
 }
 

@@ -1,10 +1,12 @@
-//! What a connection's congestion control sees, for statistics: quinn's own books have neither deliveries nor deviation.
+//! What a connection's congestion control sees, for statistics: quinn's own books have neither deliveries nor deviation. And the
+//! other way around: what holds a connection back besides its congestion control ([`Gauge::hold`]).
 
+use super::rate;
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory};
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Figures of one connection, which its controllers write and anyone reads. A path that changes has a new controller and
@@ -28,6 +30,12 @@ pub(super) struct Gauge {
     mtu: AtomicU64,
     /// Bytes of packets that were lost, and not charged to any stream's rate yet.
     uncharged: AtomicU64,
+    /// Smoothed round-trip time, in microseconds, with the time that the peer takes to acknowledge: how often a window goes.
+    rtt: AtomicU64,
+    /// Bits per second of all streams that have a rate.
+    rates: AtomicU64,
+    /// Whether the whole connection keeps to these.
+    is_held: AtomicBool,
 }
 
 impl Gauge {
@@ -42,6 +50,9 @@ impl Gauge {
             window: AtomicU64::new(0),
             mtu: AtomicU64::new(1200),
             uncharged: AtomicU64::new(0),
+            rtt: AtomicU64::new(0),
+            rates: AtomicU64::new(0),
+            is_held: AtomicBool::new(false),
         })
     }
 
@@ -76,6 +87,31 @@ impl Gauge {
             0 => 0,
             _ => usize::try_from(self.uncharged.swap(0, Relaxed)).unwrap_or(usize::MAX),
         }
+    }
+
+    /// A stream has another rate than it had.
+    pub(super) fn change_rate(&self, from: Option<u64>, to: Option<u64>) {
+        self.rates.fetch_add(to.unwrap_or(0), Relaxed);
+        self.rates.fetch_sub(from.unwrap_or(0), Relaxed);
+    }
+
+    /// Holds the whole connection to the rates of its streams: what was written before they were so low waits to be sent, and
+    /// nothing measures it out. For as long as it takes that to go, nobody can write more ([`Gauge::held`] bounds the send window
+    /// too); so whoever can write ends it ([`Gauge::release`]).
+    pub(super) fn hold(&self) {
+        self.is_held.store(true, Relaxed);
+    }
+
+    pub(super) fn release(&self) {
+        if self.is_held.load(Relaxed) {
+            self.is_held.store(false, Relaxed);
+        }
+    }
+
+    /// Bytes that may be on their way while the connection is held.
+    pub(super) fn held(&self) -> Option<u64> {
+        let rtt = Duration::from_micros(self.rtt.load(Relaxed));
+        self.is_held.load(Relaxed).then(|| rate::window(self.rates.load(Relaxed), self.mtu(), rtt))
     }
 
     /// Time since the peer last acknowledged anything.
@@ -126,6 +162,7 @@ impl Watching {
             }
         };
         self.rtt = Some((mean, deviation));
+        self.gauge.rtt.store((mean * 1e6) as u64, Relaxed);
         self.gauge.rtt_var.store((deviation * 1e6) as u64, Relaxed);
     }
 }
@@ -139,6 +176,8 @@ impl Controller for Watching {
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
         self.batch.bytes += bytes;
         self.batch.sent = self.batch.sent.max(Some(sent));
+        // What is held back shows nothing of the path.
+        let app_limited = app_limited || self.gauge.held().is_some();
         self.inner.on_ack(now, sent, bytes, app_limited, rtt);
     }
 
@@ -157,6 +196,7 @@ impl Controller for Watching {
             self.gauge.rate.store(rate as u64, Relaxed);
             self.since = (now, acked);
         }
+        let app_limited = app_limited || self.gauge.held().is_some();
         self.inner.on_end_acks(now, in_flight, app_limited, largest);
         self.gauge.window.store(self.inner.window(), Relaxed);
     }
@@ -172,7 +212,8 @@ impl Controller for Watching {
     }
 
     fn window(&self) -> u64 {
-        self.inner.window()
+        let window = self.inner.window();
+        self.gauge.held().map_or(window, |held| held.min(window))
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {

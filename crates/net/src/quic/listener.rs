@@ -23,7 +23,7 @@ use quinn::{Connection, Endpoint, Incoming, ServerConfig};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, mpsc, watch};
 use tokio::time::timeout;
@@ -154,7 +154,7 @@ impl Server {
     /// Lets one connection in, and hands on its streams for as long as it lasts.
     async fn serve(&self, incoming: Incoming, permit: SemaphorePermit<'_>, mut open: watch::Receiver<()>) {
         let from = incoming.remote_address();
-        let gauge = Gauge::new();
+        let (gauge, proof) = (Gauge::new(), self.credentials.proof());
         let connection = match timeout(HANDSHAKE_LIMIT, self.handshake(incoming, &gauge)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(reason)) => return self.refused(from, reason),
@@ -162,8 +162,9 @@ impl Server {
         };
         drop(permit);
         let shared = Arc::new(Shared {
-            identity: identity(&connection),
+            identity: identity(&connection, proof),
             connection: connection.clone(),
+            retired: AtomicBool::new(false),
             gauge,
             windows: Windows::of(&self.profile),
             sending: settings::sending_of(&self.profile),

@@ -37,7 +37,7 @@ mod timer;
 
 pub use reset_key::ResetKey;
 
-use crate::credentials::{self, Credentials};
+use crate::credentials::{Credentials, Proof};
 use crate::error::Error;
 use crate::profile::Profile;
 use crate::stream::Stream;
@@ -147,11 +147,10 @@ impl Transport for Quic {
     }
 }
 
-/// Who the other end of a connection has proved to be.
-fn identity(connection: &Connection) -> Identity {
+/// Who the other end of a connection has proved to be, `proof` being of the handshake's beginning.
+fn identity(connection: &Connection, proof: Proof) -> Identity {
     let shown = connection.peer_identity().and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());
-    let names = shown.and_then(|chain| chain.first().map(|own| credentials::names_in(own)));
-    Identity { names: names.unwrap_or_default() }
+    proof.of(shown.as_deref().map_or(&[], Vec::as_slice))
 }
 
 fn io_error(error: &ConnectionError) -> io::Error {

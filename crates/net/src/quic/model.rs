@@ -1,5 +1,5 @@
 //! Congestion control by a model of the path: the rate that it delivers and its round-trip time without a queue are measured
-//! all the time, and about their product is kept under way.
+//! all the time, and about their product is kept under way (U8).
 //!
 //! The idea and its gains are BBR's (Cardwell et al., "BBR: congestion-based congestion control", 2016), with the response
 //! to loss of [`phoebus_proto::udt`]'s `model`: a loss counts only together with a queue. quinn has a BBR too; it takes the
@@ -7,7 +7,10 @@
 //! batches. Here the rate is measured as in draft-cheng-iccrg-delivery-rate-estimation.
 //!
 //! quinn asks a controller for a window alone, and paces at 5/4 of it per round trip. So the window is what is steered: the
-//! rate follows from it, by its own acknowledgements.
+//! rate follows from it, by its own acknowledgements. BBR paces at the rate that it has found, whatever queue others make,
+//! and its window has room for that. Here a window for the path without a queue would deliver less as soon as others fill
+//! one, the rate measured would fall with it, and so on, round by round. A queue that stands, even after a pause, is
+//! therefore counted with the path ([`Control::standing`]).
 
 #[cfg(test)]
 mod tests;
@@ -39,12 +42,26 @@ const STARTUP: f64 = 2.885;
 /// receiver has more gaps than quinn takes ([`GAPS`]).
 const STARTUP_LARGE: f64 = 2.0;
 const LARGE: f64 = 1024.0;
-/// What is kept under way, in products of rate and round trip, in the eight steps of a cycle: a probe for more, the pause
-/// that lets its queue go, and six with enough in hand for acknowledgements that come late.
+/// What is kept under way, in products of rate and least round trip, in the eight steps of a cycle: a probe for more, the
+/// pause that lets its queue go, and six with enough in hand for acknowledgements that come late.
 const CRUISE: [f64; 8] = [1.35, 0.95, 1.15, 1.15, 1.15, 1.15, 1.15, 1.15];
+/// The same, cruising and probing, beside others that keep a queue, in units of what the path and that queue hold: less, since
+/// what is too much is lost, by the others too.
+const BESIDE: f64 = 1.05;
+const BESIDE_PROBE: f64 = 1.2;
+/// Fewer steps than this are left out of a cycle.
+const SKIPPED: usize = 3;
+/// The most that the path and that queue are taken to hold, in products, as in BBR: a queue of one round trip.
+const STANDING_MAX: f64 = 2.0;
+/// Rounds from which the highest rate and the least round trip are taken: a cycle and a little.
+const ROUNDS: usize = 10;
 /// How long a busy host takes to answer, however short the path: a window for less would leave both ends waiting for each
 /// other's threads.
 const HOSTS: Duration = Duration::from_micros(500);
+/// A round trip that is a quarter longer than the least shows a queue; but no less than this, by which round trips differ
+/// anyway, and, once started, no more than that: what a router holds may be much shorter than the path. While starting up,
+/// a path that differs by more and loses packets besides would end the start at once.
+const QUEUED: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(5));
 /// Loss in one round that means nothing, in addition to what the path loses anyway.
 const LOSS_TOLERATED: f64 = 0.02;
 /// More loss than this is not taken for the path's.
@@ -86,9 +103,13 @@ struct Control {
     phase: Phase,
     window: f64,
     /// Highest delivery rates of the last rounds, in bytes per second.
-    rates: [f64; 10],
+    rates: [f64; ROUNDS],
+    /// The least round trips of the same rounds.
+    leasts: [Duration; ROUNDS],
     min_rtt: Option<Duration>,
     min_rtt_at: Instant,
+    /// Whether the bottleneck's buffer has overflowed since that was measured.
+    has_overflowed: bool,
     /// The least round trip while the minimum is measured anew.
     min_rtt_next: Duration,
     rtt: Duration,
@@ -126,9 +147,11 @@ impl Control {
             mtu,
             phase: Phase::Startup,
             window: INITIAL * mtu,
-            rates: [0.0; 10],
+            rates: [0.0; ROUNDS],
+            leasts: [Duration::MAX; ROUNDS],
             min_rtt: None,
             min_rtt_at: now,
+            has_overflowed: false,
             min_rtt_next: Duration::MAX,
             rtt: Duration::ZERO,
             round: 0,
@@ -162,15 +185,27 @@ impl Control {
         self.rate() * self.min_rtt.map_or(Duration::ZERO, |least| least.max(HOSTS)).as_secs_f64()
     }
 
+    /// Bytes that the path holds with the queue that others keep. One of this connection's own is gone when it has paused,
+    /// once in every cycle; what is there even then is not its own.
+    fn standing(&self) -> f64 {
+        let min_rtt = self.min_rtt.unwrap_or_default();
+        let least = self.leasts.iter().copied().fold(self.rtt, Duration::min);
+        let product = self.product();
+        (self.rate() * least.max(min_rtt).as_secs_f64()).min(STANDING_MAX * product).max(product)
+    }
+
     fn take_rtt(&mut self, now: Instant, rtt: Duration) {
         self.rtt = if self.rtt.is_zero() { rtt } else { self.rtt * 7 / 8 + rtt / 8 };
         self.min_rtt_next = self.min_rtt_next.min(rtt);
+        let least = &mut self.leasts[self.round % ROUNDS];
+        *least = rtt.min(*least);
         match self.min_rtt {
             None => (self.min_rtt, self.min_rtt_at) = (Some(rtt), now),
             Some(least) => {
                 self.min_rtt = Some(least.min(rtt));
-                // Within a sixteenth it is the same path.
-                if rtt <= least + least / 16 {
+                // Within a sixteenth it is the same path. But one that was measured beside others may have their queue in it,
+                // which is then filled again in every cycle, and overflows.
+                if rtt <= least + least / 16 && !self.has_overflowed {
                     self.min_rtt_at = now;
                 }
             }
@@ -185,7 +220,8 @@ impl Control {
     /// Whether packets wait somewhere on the path.
     fn is_queued(&self) -> bool {
         let least = self.min_rtt.unwrap_or_default();
-        self.rtt > least + (least / 4).max(Duration::from_millis(2))
+        let most = if self.phase == Phase::Startup { Duration::MAX } else { QUEUED.1 };
+        self.rtt > least + (least / 4).clamp(QUEUED.0, most)
     }
 
     fn end_of_round(&mut self, app_limited: bool) {
@@ -197,7 +233,8 @@ impl Control {
         }
         // Less than a queue that shows, but more than chance: a short buffer overflows.
         let is_cruising = matches!(self.phase, Phase::Cruise { .. }) && self.lost as f64 > 10.0 * self.mtu;
-        if loss > LOSS_TOLERATED && self.is_queued() || loss > 2.0 * LOSS_TOLERATED + self.floor && is_cruising {
+        let is_much = loss > LOSS_TOLERATED + self.floor.min(LOSS_MAX) && self.is_queued();
+        if is_much || loss > 2.0 * LOSS_TOLERATED + self.floor && is_cruising {
             self.overflow();
         } else {
             self.bound *= 1.1;
@@ -218,7 +255,8 @@ impl Control {
 
     /// The bottleneck's buffer has overflowed.
     fn overflow(&mut self) {
-        let least = self.product().max(LEAST * self.mtu);
+        self.has_overflowed = true;
+        let least = self.standing().max(LEAST * self.mtu);
         self.bound = (self.in_flight as f64 * 0.85).clamp(least, self.bound.max(least));
         if self.phase == Phase::Startup {
             self.phase = Phase::Drain;
@@ -234,12 +272,14 @@ impl Control {
             Phase::Cruise { step, since } => {
                 let drained = step == 1 && in_flight <= product;
                 if now > since + self.min_rtt.unwrap_or_default() || drained {
-                    self.phase = Phase::Cruise { step: (step + 1) % CRUISE.len(), since: now };
+                    // Some cycles are shorter: of two as long as each other, one might always probe in the other's pause.
+                    let skipped = if step == 2 { self.draw() % SKIPPED } else { 0 };
+                    self.phase = Phase::Cruise { step: (step + 1 + skipped) % CRUISE.len(), since: now };
                 }
             }
             Phase::Probe { until } if now < until => {}
             Phase::Probe { .. } => {
-                (self.min_rtt, self.min_rtt_at) = (Some(self.min_rtt_next), now);
+                (self.min_rtt, self.min_rtt_at, self.has_overflowed) = (Some(self.min_rtt_next), now, false);
                 self.cruise(now);
             }
         }
@@ -247,9 +287,13 @@ impl Control {
 
     /// Begins at a step of its own, so that flows do not probe together, but never with the pause.
     fn cruise(&mut self, now: Instant) {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let step = 2 + (self.random >> 33) as usize % (CRUISE.len() - 2);
+        let step = 2 + self.draw() % (CRUISE.len() - 2);
         self.phase = Phase::Cruise { step, since: now };
+    }
+
+    fn draw(&mut self) -> usize {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as usize
     }
 
     fn decide(&mut self) {
@@ -262,7 +306,14 @@ impl Control {
                 (self.window + self.batch_acked as f64).min(most)
             }
             Phase::Drain => product,
-            Phase::Cruise { step, .. } => product * CRUISE[step] + self.batch,
+            Phase::Cruise { step, .. } => {
+                let beside = match step {
+                    0 => self.standing() * BESIDE_PROBE,
+                    1 => 0.0,
+                    _ => self.standing() * BESIDE,
+                };
+                beside.max(product * CRUISE[step]) + self.batch
+            }
             Phase::Probe { .. } => product * 0.5,
         };
         let gaps = GAPS * self.mtu / self.loss.max(1e-6);
@@ -320,7 +371,8 @@ impl Control {
                 if !newest.app_limited {
                     // What was known is not forgotten over a pause: nothing was learnt in it.
                     self.round += 1;
-                    self.rates[self.round % self.rates.len()] = 0.0;
+                    self.rates[self.round % ROUNDS] = 0.0;
+                    self.leasts[self.round % ROUNDS] = Duration::MAX;
                 }
                 self.end_of_round(newest.app_limited);
             }
@@ -345,8 +397,7 @@ impl Control {
         // Samples over less than a round trip see bursts of acknowledgements, not the path.
         let is_long = self.min_rtt.is_some_and(|least| interval >= least);
         if is_long && (!newest.app_limited || rate > self.rate()) {
-            let rates = self.rates.len();
-            let best = &mut self.rates[self.round % rates];
+            let best = &mut self.rates[self.round % ROUNDS];
             *best = best.max(rate);
         }
     }

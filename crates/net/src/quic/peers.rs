@@ -21,13 +21,17 @@ use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex as Turn;
 
 /// How long a connection without sessions is kept: as long as an address of a peer may be one that it had before.
 const UNUSED: Duration = Duration::from_secs(600);
+
+/// How often a connection that gets no more streams is looked at. What is owed at the end of the last one, an acknowledgement,
+/// is sent in less.
+const PARTING: Duration = Duration::from_secs(1);
 
 /// Where a peer is, and what it has to call itself.
 type Key = (SocketAddr, Arc<str>);
@@ -76,13 +80,16 @@ impl Peers {
             let (shared, is_new) = {
                 let mut slot = slot.lock().await;
                 match &mut *slot {
-                    Some(warm) if warm.shared.connection.close_reason().is_none() => {
+                    Some(warm) if warm.shared.is_of_use() => {
                         warm.used = Instant::now();
                         (warm.shared.clone(), false)
                     }
-                    dead => {
+                    other => {
                         let shared = self.dial(to, profile).await?;
-                        *dead = Some(Warm { shared: shared.clone(), used: Instant::now() });
+                        let new = Warm { shared: shared.clone(), used: Instant::now() };
+                        if let Some(old) = other.replace(new) {
+                            self.drivers.handle().spawn(outlived(old.shared));
+                        }
                         (shared, true)
                     }
                 }
@@ -99,7 +106,7 @@ impl Peers {
     async fn dial(&self, to: &Target, profile: &Profile) -> Result<Arc<Shared>, Error> {
         let failed = |source| Error::Connect { to: to.addr, source };
         let own = self.endpoint(to.addr).map_err(failed)?;
-        let gauge = Gauge::new();
+        let (gauge, proof) = (Gauge::new(), self.credentials.proof());
         let crypto = QuicClientConfig::try_from(self.credentials.client_config(&[ALPN])).map_err(io::Error::other);
         let mut config = ClientConfig::new(Arc::new(crypto.map_err(failed)?));
         let payload = socket::payload(to.addr).min(PAYLOAD_MAX);
@@ -113,8 +120,9 @@ impl Peers {
         })?;
         let connection = connecting.await.map_err(|error| refused(to, &error))?;
         let shared = Arc::new(Shared {
-            identity: identity(&connection),
+            identity: identity(&connection, proof),
             connection,
+            retired: AtomicBool::new(false),
             gauge,
             windows: Windows::of(profile),
             sending: settings::sending_of(profile),
@@ -173,6 +181,20 @@ impl Peers {
             own.endpoint.rebind_abstract(socket)?;
         }
         Ok(())
+    }
+}
+
+/// Keeps a connection that gets no more streams until the last one on it is over, and what is owed for that has gone out: dropped,
+/// it is closed at once.
+async fn outlived(shared: Arc<Shared>) {
+    let mut was_unused = false;
+    while shared.connection.close_reason().is_none() {
+        tokio::time::sleep(PARTING).await;
+        let is_unused = Arc::strong_count(&shared) == 1;
+        if is_unused && was_unused {
+            break;
+        }
+        was_unused = is_unused;
     }
 }
 

@@ -1,7 +1,8 @@
 //! Holds a stream to a rate (S17, S25): what it may write is measured out.
 //!
 //! quinn has no bound on the rate of a connection. A stream that is written to at a rate is sent at that rate, as long as
-//! congestion control allows it: nothing waits in front of it.
+//! congestion control allows it and nothing waits in front of it. What does, because it was written under a higher rate or under
+//! none, is let out by the connection's window instead ([`window`], [`Gauge::hold`](super::gauge::Gauge::hold)).
 
 use std::time::{Duration, Instant};
 
@@ -97,6 +98,20 @@ impl Allowance {
     }
 }
 
+/// Whether what was written under the rate `before`, or under none, can be so much that it matters at `rate`. Where several streams
+/// share a rate, each has a little more or less of it many times a second, and nothing ever waits.
+pub(super) fn leaves_a_queue(before: Option<u64>, rate: u64) -> bool {
+    before.is_none_or(|before| rate < before / 2)
+}
+
+/// Bytes of datagrams that may be on their way, so that `rate` bits per second go on a path of this round-trip time: two
+/// datagrams at least, without which nothing would go at all.
+pub(super) fn window(rate: u64, mtu: u64, rtt: Duration) -> u64 {
+    let mtu_on_link = mtu as f64 + OUTSIDE;
+    let bytes = rate as f64 / 8.0 * rtt.as_secs_f64() * (mtu as f64 / mtu_on_link);
+    (bytes as u64).max(2 * mtu)
+}
+
 /// Bytes of the stream in a full datagram.
 fn payload(mtu: u64) -> f64 {
     (mtu as f64 - INSIDE as f64).max(1.0)
@@ -133,6 +148,15 @@ mod tests {
                 assert!(off < 0.01, "{rate} bit/s gave {wire} with timers late by {late:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_window_is_what_a_rate_has_on_its_way_and_never_nothing() {
+        let ms = Duration::from_millis;
+        // 1 MB on the link, of which 1452 bytes of each 1518 are the datagram's.
+        assert_eq!(window(80_000_000, 1452, ms(100)), 1_000_000 * 1452 / 1518);
+        assert_eq!(window(8, 1452, ms(100)), 2904);
+        assert_eq!(window(u64::MAX, 1452, Duration::MAX), u64::MAX);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::bell::{Bell, lock};
 use super::drivers::Drivers;
 use super::failure::Failure;
 use super::gauge::Gauge;
-use super::rate::{Allowance, INSIDE};
+use super::rate::{self, Allowance, INSIDE};
 use super::receive::Receive;
 use super::settings::{self, Windows};
 use crate::stats::Stats;
@@ -30,6 +30,8 @@ use tokio::time::{Sleep, sleep_until};
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) connection: Connection,
+    /// It is to get no more streams.
+    pub(super) retired: AtomicBool,
     pub(super) gauge: Arc<Gauge>,
     pub(super) identity: Identity,
     pub(super) windows: Windows,
@@ -44,6 +46,14 @@ pub(super) struct Shared {
     pub(super) note: Option<Arc<str>>,
     /// The threads live as long as their streams.
     pub(super) _drivers: Arc<Drivers>,
+}
+
+impl Shared {
+    /// Whether it may have another stream: it has not ended, and what the other end proved on it still counts.
+    pub(super) fn is_of_use(&self) -> bool {
+        let current = !self.retired.load(Relaxed) && self.identity.proof.counts();
+        current && self.connection.close_reason().is_none()
+    }
 }
 
 /// A stream of a connection.
@@ -73,7 +83,9 @@ impl QuicStream {
     pub(super) fn new(shared: Arc<Shared>, send: SendStream, receive: RecvStream) -> Self {
         let start = (shared.gauge.acked(), shared.connection.stats());
         let aside = shared.windows.aside;
-        let allowance = Allowance::new(shared.rate.map(|rate| rate.0), Instant::now());
+        let rate = shared.rate.map(|rate| rate.0);
+        shared.gauge.change_rate(None, rate);
+        let allowance = Allowance::new(rate, Instant::now());
         Self {
             shared,
             receive: Mutex::new(Receive::new(receive, aside)),
@@ -116,7 +128,8 @@ impl QuicStream {
     /// writers are woken by.
     fn fit_send_window(&self) {
         let Shared { connection, gauge, sending: [now, most], .. } = &*self.shared;
-        let (has, wants) = (now.load(Relaxed), settings::sending(gauge.window(), most.load(Relaxed)));
+        let (has, most) = (now.load(Relaxed), most.load(Relaxed));
+        let wants = gauge.held().map_or_else(|| settings::sending(gauge.window(), most), |held| (2 * held).min(most));
         if wants > has + has / 8 || wants < has / 2 {
             now.store(wants, Relaxed);
             connection.set_send_window(wants);
@@ -194,8 +207,11 @@ impl Duplex for QuicStream {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let mut allowance = lock(&self.allowance);
-        if allowance.rate().is_some() {
-            allowance.spend(self.shared.gauge.take_lost());
+        // Without a rate this charges nobody, and leaves nothing to be charged when there is one.
+        allowance.spend(self.shared.gauge.take_lost());
+        if allowance.rate().is_none() {
+            // A stream without a rate is not made to wait for those that have one.
+            self.shared.gauge.release();
         }
         let granted = allowance.grant(bytes.len(), self.shared.gauge.mtu(), Instant::now());
         if granted == 0 && !bytes.is_empty() {
@@ -205,6 +221,7 @@ impl Duplex for QuicStream {
         let mut send = lock(&self.send);
         match self.writable.answer(|cx| Pin::new(&mut *send).poll_write(cx, &bytes[..granted])) {
             Poll::Ready(Ok(n)) => {
+                self.shared.gauge.release();
                 allowance.spend(n);
                 self.written.fetch_add(n as u64, Relaxed);
                 Ok(n)
@@ -297,12 +314,24 @@ impl Duplex for QuicStream {
         let _ = self.blamed.set(code);
     }
 
+    fn retire(&self) {
+        self.shared.retired.store(true, Relaxed);
+    }
+
     /// The send buffer is the connection's; the receive buffer and the congestion control were settled when it began.
     fn set(&self, change: Change) -> io::Result<()> {
         match change {
             Change::Rate(rate) => {
-                let mtu = self.shared.gauge.mtu();
-                lock(&self.allowance).set(rate.map(|rate| rate.0), mtu, Instant::now());
+                let (gauge, rate) = (&self.shared.gauge, rate.map(|rate| rate.0));
+                let mut allowance = lock(&self.allowance);
+                let before = allowance.rate();
+                allowance.set(rate, gauge.mtu(), Instant::now());
+                gauge.change_rate(before, rate);
+                if rate.is_some_and(|rate| rate::leaves_a_queue(before, rate)) {
+                    gauge.hold();
+                }
+                drop(allowance);
+                self.fit_send_window();
                 self.writable.ring();
                 Ok(())
             }
@@ -388,6 +417,7 @@ impl Duplex for QuicStream {
 
 impl Drop for QuicStream {
     fn drop(&mut self) {
+        self.shared.gauge.change_rate(lock(&self.allowance).rate(), None);
         if self.armed.load(Relaxed) {
             let blamed = self.blamed.get().copied().unwrap_or(Code::Reset);
             self.reset(self.failure.get().map_or(blamed, Failure::code));

@@ -48,7 +48,9 @@ pub(super) fn stats(socket: &impl AsFd) -> io::Result<Stats> {
 /// once in two minutes), so the time since the last answer says nothing as long as only the newest question is open.
 const UNANSWERED: u8 = 2;
 
-/// State 7 of `enum` in `include/net/tcp_states.h`.
+/// States of `enum` in `include/net/tcp_states.h`.
+const TCP_SYN_SENT: u8 = 2;
+const TCP_SYN_RECV: u8 = 3;
 const TCP_CLOSE: u8 = 7;
 
 /// The name of the congestion control in force.
@@ -64,6 +66,11 @@ struct Info<'a>(&'a [u8]);
 impl Info<'_> {
     /// For how long the peer has left unanswered what it was sent, in milliseconds: segments, or probes of its closed window.
     fn silence_ms(&self) -> u32 {
+        // Nothing was acknowledged yet, so that the kernel counts from when the machine was started. Sessions live on such connections
+        // with fast open; the kernel gives them up after a minute or two (tcp_syn_retries, tcp_synack_retries).
+        if matches!(self.0.first(), Some(&(TCP_SYN_SENT | TCP_SYN_RECV))) {
+            return 0;
+        }
         let (in_flight, probes) = (self.u32(24), self.0.get(3).copied().unwrap_or(0));
         if in_flight > 0 || probes >= UNANSWERED { self.u32(56) } else { 0 }
     }
@@ -74,5 +81,54 @@ impl Info<'_> {
 
     fn u64(&self, at: usize) -> u64 {
         self.0.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+    use socket2::{Domain, Socket, Type};
+    use std::net::SocketAddr;
+
+    fn socket() -> Socket {
+        Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()
+    }
+
+    /// Whoever's queue is full lets what comes wait for its first answer.
+    #[test]
+    fn who_was_never_heard_is_not_silent_since_the_machine_s_start() {
+        let listener = socket();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let connecting = || {
+            let one = socket();
+            one.set_nonblocking(true).unwrap();
+            // It is under way, which is an error here.
+            let _ = one.connect(&address);
+            one
+        };
+        let all: Vec<_> = (0..4).map(|_| connecting()).collect();
+        let is_waiting = |one: &&Socket| {
+            let mut bytes = [0; 256];
+            sys::tcp_info(one.as_fd(), &mut bytes).unwrap();
+            bytes[0] == TCP_SYN_SENT
+        };
+        let waiting = all.iter().find(is_waiting).unwrap();
+        let stats = stats(waiting).unwrap();
+        assert_eq!((stats.in_flight, stats.last_ack_ms), (1, 0));
+        assert!(stats.unheard().is_zero());
+    }
+
+    #[test]
+    fn a_connection_of_fast_open_is_not_silent_before_its_handshake_is_over() {
+        let mut bytes = [0; 60];
+        (bytes[0], bytes[24], bytes[56]) = (TCP_SYN_RECV, 1, 9);
+        assert_eq!(Info(&bytes).silence_ms(), 0);
+        // An established one is.
+        bytes[0] = 1;
+        assert_eq!(Info(&bytes).silence_ms(), u32::from_ne_bytes([9, 0, 0, 0]));
     }
 }

@@ -1,14 +1,17 @@
 //! TCP (S13, S14, S18, P17, P37, RFC 9293, RFC 7413, RFC 8684).
 //!
 //! - [`Tcp`] is the transport; [`connect`], [`connect_with_data`] and [`listen`] are for those who want it and no other.
+//! - [`Plain`] is a connection of a program's own, without a runtime.
 //! - `socket` puts a profile on a socket, `connection` is what an open one can do, `info` what the kernel knows about it.
 
 mod connection;
 mod info;
 mod listener;
+mod plain;
 mod socket;
 
 pub use listener::{Accepted, Listener, listen};
+pub use plain::Plain;
 
 use crate::error::Error;
 use crate::profile::{CongestionControl, Profile};

@@ -4,7 +4,7 @@ use super::connection::{self, Settling};
 use super::engine::{Engine, Intake};
 use super::fault::Fault;
 use super::{Mode, established};
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, Proof};
 use crate::stream::Stream;
 use crate::transport::{Boxed, Listener, Pending};
 use rustls::ServerConfig;
@@ -37,13 +37,14 @@ impl Offer {
 /// `under`, with what `offer` says around its connections.
 pub fn listener(under: Box<dyn Listener>, credentials: &Credentials, offer: Offer) -> Box<dyn Listener> {
     let config = credentials.server_config(&offer.protocols());
-    Box::new(Listening { under, config, offer })
+    Box::new(Listening { under, config, credentials: credentials.clone(), offer })
 }
 
 #[derive(Debug)]
 struct Listening {
     under: Box<dyn Listener>,
     config: Arc<ServerConfig>,
+    credentials: Credentials,
     offer: Offer,
 }
 
@@ -51,7 +52,8 @@ impl Listener for Listening {
     fn accept(&self) -> Boxed<'_, io::Result<(Box<dyn Pending>, SocketAddr)>> {
         Box::pin(async {
             let (under, from) = self.under.accept().await?;
-            let pending = Arriving { under, config: self.config.clone(), offer: self.offer };
+            let (config, credentials) = (self.config.clone(), self.credentials.clone());
+            let pending = Arriving { under, config, credentials, offer: self.offer };
             Ok((Box::new(pending) as Box<dyn Pending>, from))
         })
     }
@@ -69,6 +71,7 @@ impl Listener for Listening {
 struct Arriving {
     under: Box<dyn Pending>,
     config: Arc<ServerConfig>,
+    credentials: Credentials,
     offer: Offer,
 }
 
@@ -79,7 +82,7 @@ impl Pending for Arriving {
             if self.offer.none && !begins_with_tls(&io).await? {
                 return Ok(io);
             }
-            secure(io, self.config).await.map_err(|settling| match settling {
+            secure(io, self.config, self.credentials.proof()).await.map_err(|settling| match settling {
                 Settling::Io(error) => error,
                 Settling::Fault(fault) => fault.into_io(),
             })
@@ -95,9 +98,9 @@ async fn begins_with_tls(io: &Stream) -> io::Result<bool> {
 }
 
 /// TLS as the end of `io` that is connected to.
-async fn secure(io: Stream, config: Arc<ServerConfig>) -> Result<Stream, Settling> {
+async fn secure(io: Stream, config: Arc<ServerConfig>, proof: Proof) -> Result<Stream, Settling> {
     let mut engine = Engine::server(config, Intake::Exact)?;
     connection::settle(&io, &mut engine).await?;
     let mode = engine.protocol().and_then(Mode::of).ok_or(Fault::Protocol)?;
-    Ok(established(io, engine, mode))
+    Ok(established(io, engine, mode, proof))
 }

@@ -6,6 +6,7 @@
 //! Memory is bounded: one buffer of received records and one of records to be sent, both lent by a pool and only held while
 //! something is in them, and what one record contained.
 
+use super::Mode;
 use super::buffer::{Buffer, CAPACITY};
 use super::fault::Fault;
 use rustls::client::UnbufferedClientConnection;
@@ -117,9 +118,9 @@ impl Engine {
         self.common().alpn_protocol()
     }
 
-    /// The other end's certificate, which has been verified once the handshake is over.
-    pub(super) fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
-        self.common().peer_certificates()?.first()
+    /// The other end's certificate and those above it, which have been verified once the handshake is over; none if it showed none.
+    pub(super) fn peer_certificates(&self) -> &[CertificateDer<'static>] {
+        self.common().peer_certificates().unwrap_or_default()
     }
 
     /// Where bytes from below are to be put, as many as come at once. Empty when none are wanted: there is a record to be
@@ -187,7 +188,7 @@ impl Engine {
         while n < out.len() && !self.peer_closed && self.fault.is_none() {
             let result = match self.feed() {
                 Ok(false) => break,
-                Ok(true) => self.turn(&mut Wish::Read(&mut out[n..])),
+                Ok(true) => self.turn(&mut Wish::Read(&mut out[n..])).and_then(|read| self.expected(read)),
                 Err(fault) => Err(fault),
             };
             match result {
@@ -201,6 +202,13 @@ impl Engine {
             None if self.peer_closed => Ok(Some(0)),
             None => Ok(None),
         }
+    }
+
+    /// Whether a record that contained `read` bytes has a place here. Where TLS ends before the connection does, it carries data
+    /// and its own end: whatever else belongs to a handshake (new keys, a ticket) is for a connection that goes on.
+    fn expected(&self, read: usize) -> Result<usize, Fault> {
+        let is_data = read > 0 || self.peer_closed;
+        if is_data || self.protocol() != Some(Mode::Auth.protocol()) { Ok(read) } else { Err(Fault::Unexpected) }
     }
 
     fn take_plain(&mut self, out: &mut [u8]) -> usize {

@@ -20,6 +20,8 @@ pub(super) enum Fault {
     NotTls,
     /// The ends agreed on no use of the connection, or on one that was not asked for.
     Protocol,
+    /// A handshake goes on where TLS is about to end.
+    Unexpected,
 }
 
 impl From<Error> for Fault {
@@ -44,7 +46,7 @@ impl Fault {
                     | Error::PeerIncompatible(_)
             ),
             Self::Protocol | Self::NotTls => true,
-            Self::Cut { .. } => false,
+            Self::Cut { .. } | Self::Unexpected => false,
         }
     }
 
@@ -68,6 +70,9 @@ impl fmt::Display for Fault {
             }
             Self::NotTls => f.write_str("it does not speak TLS, which this hop is configured for"),
             Self::Protocol => f.write_str("it does not offer the kind of security that this hop is configured for"),
+            Self::Unexpected => f.write_str(
+                "it sent new keys or a session ticket, which have no place on a hop whose TLS ends once both ends are known",
+            ),
             Self::Tls(error) => tls(error, f),
         }
     }

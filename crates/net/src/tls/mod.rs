@@ -10,11 +10,12 @@
 //! An end of the connection below without close_notify is an error, never an end of stream. After close_notify in one direction
 //! the other goes on: TLS has half-close of its own.
 //!
-//! Reading order: [`Tls`] is the transport and [`listener`] the other side; `engine` is TLS without a socket, `connection` what an
+//! Reading order: [`Tls`] is the transport and [`listener`] the other side, [`AuthClient`] `auth` without a socket; `engine` is TLS without a socket, `connection` what an
 //! open connection can do, `fault` what is told when one cannot go on.
 
 mod accept;
 mod buffer;
+mod client;
 mod connection;
 mod engine;
 mod fault;
@@ -25,13 +26,14 @@ pub mod hostile;
 mod tests;
 
 pub use accept::{Offer, listener};
+pub use client::AuthClient;
 
-use crate::credentials::{Credentials, names_in};
+use crate::credentials::{Credentials, Proof};
 use crate::error::Error;
 use crate::profile::Profile;
 use crate::stream::Stream;
 use crate::tcp::Tcp;
-use crate::transport::{Boxed, Identity, Listener, Target, Transport};
+use crate::transport::{Boxed, Listener, Target, Transport};
 use connection::{Connection, Settling};
 use engine::{Engine, Intake};
 use fault::Fault;
@@ -92,6 +94,7 @@ impl Tls {
 
     /// TLS as the connecting end of `io`, with one who has to be `name`.
     async fn secure(&self, io: Stream, name: ServerName<'static>) -> Result<Stream, Settling> {
+        let proof = self.credentials.proof();
         let config = self.credentials.client_config(&[self.mode.protocol()]);
         let mut engine = Engine::client(config, name, Intake::Exact)?;
         connection::settle(&io, &mut engine).await?;
@@ -99,17 +102,17 @@ impl Tls {
         if engine.protocol() != Some(self.mode.protocol()) {
             return Err(Fault::Protocol.into());
         }
-        Ok(established(io, engine, self.mode))
+        Ok(established(io, engine, self.mode, proof))
     }
 }
 
-/// What follows a handshake.
-fn established(io: Stream, mut engine: Engine, mode: Mode) -> Stream {
+/// What follows a handshake, of whose beginning `proof` is.
+fn established(io: Stream, mut engine: Engine, mode: Mode, proof: Proof) -> Stream {
     if mode == Mode::Encrypt {
         engine.set_intake(Intake::Bulk);
     }
-    let names = engine.peer_certificate().map(|certificate| names_in(certificate)).unwrap_or_default();
-    Connection::new(io, engine, mode, Identity { names }).into()
+    let identity = proof.of(engine.peer_certificates());
+    Connection::new(io, engine, mode, identity).into()
 }
 
 impl Transport for Tls {

@@ -24,6 +24,8 @@ struct Shared {
     stop: AtomicBool,
     cut: AtomicBool,
     lost: AtomicU64,
+    datagrams: AtomicU64,
+    bytes: AtomicU64,
     /// The side that the server sees.
     outer: Mutex<Option<UdpSocket>>,
 }
@@ -48,6 +50,11 @@ impl Path {
     /// The server sees another address from now on, and the old one is nobody's.
     pub(crate) fn change_address(&self) {
         *self.shared.outer.lock().unwrap() = Some(socket());
+    }
+
+    /// Datagrams that came from the client so far, and their bytes.
+    pub(crate) fn carried(&self) -> [u64; 2] {
+        [self.shared.datagrams.load(SeqCst), self.shared.bytes.load(SeqCst)]
     }
 
     /// Datagrams that were lost so far, on the way to the server.
@@ -83,6 +90,8 @@ fn carry(inner: &UdpSocket, shared: &Shared, server: SocketAddr, delay: Duration
         let outer = outer.as_ref().unwrap();
         while let Ok((len, from)) = inner.recv_from(&mut buffer) {
             client = Some(from);
+            shared.datagrams.fetch_add(1, SeqCst);
+            shared.bytes.fetch_add(len as u64, SeqCst);
             match fate(sent).filter(|_| !is_cut) {
                 Some(late) => {
                     let at = Instant::now() + delay + late;

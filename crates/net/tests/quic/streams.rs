@@ -1,7 +1,8 @@
 //! Bytes: both ways, many streams, back-pressure, statistics, rates.
 
-use super::place::{Pair, Random, pattern, read, read_exactly, read_to_end, soon, write_all};
-use phoebus_net::transport::{Change, Security};
+use super::path::Path;
+use super::place::{PATIENCE, Pair, Random, pattern, read, read_exactly, read_to_end, soon, target, write_all};
+use phoebus_net::transport::{Change, Security, Transport};
 use phoebus_net::{Buffer, Profile, Stream};
 use phoebus_proto::units::{BitRate, ByteSize};
 use std::io::ErrorKind;
@@ -193,6 +194,48 @@ async fn statistics_and_names_are_the_connections() {
     assert_eq!(far.identity().unwrap().names, ["pg1.test"]);
     assert_eq!(far.peer_addr().unwrap().port(), near.local_addr().unwrap().port());
     assert_eq!(near.set(Change::ReceiveBuffer(1)).unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statistics_tell_of_the_path_and_the_send_buffer_changes_in_flight() {
+    let pair = Pair::new();
+    let path = Path::new(pair.target().addr, Duration::from_millis(10), |_| Some(Duration::ZERO));
+    let near = pair.client.connect(&target(path.addr, "pg2.test"), &pair.profile, PATIENCE).await.unwrap();
+    write_all(&near, b"!").await.unwrap();
+    let far = pair.accept().await;
+    let bytes = pattern(2_000_000, 3);
+    let (sent, got) = tokio::join!(write_all(&near, &bytes), read_exactly(&far, 1 + bytes.len()));
+    sent.unwrap();
+    assert!(got.unwrap()[1..] == bytes);
+    let stats = near.stats().unwrap();
+    assert!(stats.min_rtt_us >= 20_000 && stats.rtt_us >= stats.min_rtt_us, "{stats:?}");
+    assert!(stats.rtt_var_us > 0 && stats.delivery_rate > 10_000, "{stats:?}");
+
+    // Nothing arrives any more, so that what is taken is what the buffer holds, and the rest of it stays under way.
+    while near.stats().unwrap().in_flight > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    path.cut(true);
+    let room = 100_000;
+    near.set(Change::SendBuffer(room)).unwrap();
+    assert_eq!(near.stats().unwrap().send_buffer, room);
+    let mut taken = 0;
+    while let Ok(n) = near.try_write(&bytes[taken..], false) {
+        taken += n;
+    }
+    assert_eq!(taken as u64, room, "all before it was acknowledged");
+    while near.stats().unwrap().in_flight == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    near.set(Change::SendBuffer(2 * room)).unwrap();
+    while let Ok(n) = near.try_write(&bytes[taken..], false) {
+        taken += n;
+    }
+    assert_eq!(taken as u64, 2 * room);
+    path.cut(false);
+    let (sent, got) = tokio::join!(write_all(&near, &bytes[taken..]), read_exactly(&far, bytes.len()));
+    sent.unwrap();
+    assert!(got.unwrap() == bytes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,7 +18,7 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 const PERIOD: usize = 65_521;
 
 /// The bytes that both ends know, over and over: those of `peer.cpp`.
-fn pattern() -> &'static [u8] {
+pub fn pattern() -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     PATTERN.get_or_init(|| {
         let mut x = 7u64;

@@ -1,8 +1,11 @@
 // A peer that is libudt and nothing else: sends or receives bytes that both ends know, as client, as server, or in a rendezvous.
 //
 // usage: peer send|receive listen|connect|meet HOST PORT BYTES [MSS] [LOCALPORT]
+//        peer send-messages|receive-messages listen|connect HOST PORT COUNT ordered|unordered [TTL]
 //
-// Exits with 0 if all bytes were taken, or if exactly these bytes arrived; with 3 if the connection failed first.
+// Exits with 0 if all bytes were taken, or if exactly these bytes arrived; with 3 if the connection failed first. Message number n
+// (from 0) begins with n in 4 bytes, big-endian, and goes on with the bytes both ends know from 131 n on, to a length of
+// 4 + 7919 n modulo 60000. What arrives is told on standard output, number by number.
 #include <udt/udt.h>
 
 #include <netdb.h>
@@ -36,12 +39,12 @@ std::vector<char> pattern() {
     return bytes;
 }
 
-UDTSOCKET open(const std::string& role, const char* host, const char* port, int mss, const char* local) {
+UDTSOCKET open(const std::string& role, const char* host, const char* port, int mss, const char* local, int kind) {
     addrinfo hints{}, *address = nullptr;
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = AI_NUMERICHOST;
     if (getaddrinfo(host, port, &hints, &address) != 0) fail("bad address", 2);
-    UDTSOCKET socket = UDT::socket(address->ai_family, SOCK_STREAM, 0);
+    UDTSOCKET socket = UDT::socket(address->ai_family, kind, 0);
     if (mss > 0) UDT::setsockopt(socket, 0, UDT_MSS, &mss, sizeof mss);
     if (role == "listen") {
         if (UDT::bind(socket, address->ai_addr, address->ai_addrlen) == UDT::ERROR) fail("bind");
@@ -96,16 +99,55 @@ void receive(UDTSOCKET socket, const std::vector<char>& bytes, uint64_t total) {
     }
 }
 
+std::vector<char> message(const std::vector<char>& bytes, uint32_t n) {
+    std::vector<char> out(4 + uint64_t(n) * 7919 % 60000);
+    for (int at = 0; at < 4; at++) out[at] = char(n >> (24 - 8 * at));
+    memcpy(out.data() + 4, bytes.data() + uint64_t(n) * 131 % PERIOD, out.size() - 4);
+    return out;
+}
+
+void send_messages(UDTSOCKET socket, const std::vector<char>& bytes, uint32_t count, bool ordered, int ttl) {
+    for (uint32_t n = 0; n < count; n++) {
+        std::vector<char> next = message(bytes, n);
+        if (UDT::sendmsg(socket, next.data(), int(next.size()), ttl, ordered) == UDT::ERROR) fail("sendmsg");
+    }
+}
+
+// Until the sender goes.
+void receive_messages(UDTSOCKET socket, const std::vector<char>& bytes) {
+    std::vector<char> buffer(1 << 20);
+    for (;;) {
+        int len = UDT::recvmsg(socket, buffer.data(), int(buffer.size()));
+        if (len == UDT::ERROR) return;
+        const unsigned char* head = reinterpret_cast<unsigned char*>(buffer.data());
+        uint32_t n = uint32_t(head[0]) << 24 | uint32_t(head[1]) << 16 | uint32_t(head[2]) << 8 | head[3];
+        std::vector<char> expected = message(bytes, n);
+        if (size_t(len) != expected.size() || memcmp(buffer.data(), expected.data(), len) != 0) {
+            fprintf(stderr, "peer: message %u of %d bytes is not what it was\n", n, len);
+            _exit(4);
+        }
+        printf("%u\n", n);
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     if (argc < 6) return 2;
     std::string what = argv[1], role = argv[2];
     uint64_t total = strtoull(argv[5], nullptr, 10);
-    int mss = argc > 6 ? atoi(argv[6]) : 0;
+    bool messages = what.find("-messages") != std::string::npos;
+    int mss = argc > 6 && !messages ? atoi(argv[6]) : 0;
     UDT::startup();
-    UDTSOCKET socket = open(role, argv[3], argv[4], mss, argc > 7 ? argv[7] : "0");
-    if (what == "send") {
+    int kind = messages ? SOCK_DGRAM : SOCK_STREAM;
+    UDTSOCKET socket = open(role, argv[3], argv[4], mss, argc > 7 ? argv[7] : "0", kind);
+    if (what == "send-messages") {
+        bool ordered = argc > 6 && std::string(argv[6]) == "ordered";
+        send_messages(socket, pattern(), uint32_t(total), ordered, argc > 7 ? atoi(argv[7]) : -1);
+    } else if (what == "receive-messages") {
+        receive_messages(socket, pattern());
+        fflush(stdout);
+    } else if (what == "send") {
         send(socket, pattern(), total);
     } else {
         receive(socket, pattern(), total);

@@ -1,5 +1,7 @@
 //! The control on paths in virtual time: one sender that always has something to send, as quinn sends, and a bottleneck with a
-//! queue in front of it.
+//! queue in front of it. Several senders on one are in [`beside`].
+
+mod beside;
 
 use super::*;
 
@@ -48,10 +50,13 @@ struct Outcome {
     gaps: usize,
 }
 
-fn run(mut path: Path, from: f64, seconds: f64) -> Outcome {
-    let start = Instant::now();
+fn run(path: Path, from: f64, seconds: f64) -> Outcome {
+    run_by(Control::new(Instant::now(), MTU as u16), path, from, seconds)
+}
+
+fn run_by(mut control: Control, mut path: Path, from: f64, seconds: f64) -> Outcome {
+    let start = control.min_rtt_at;
     let at = |t: f64| start + Duration::from_secs_f64(t);
-    let mut control = Control::new(start, MTU as u16);
     control.random = 1;
     // Packets in the order of their sending: when they were sent, and when the other end has them.
     let mut under_way: VecDeque<(f64, Option<f64>)> = VecDeque::new();
@@ -127,9 +132,28 @@ fn run(mut path: Path, from: f64, seconds: f64) -> Outcome {
 
 #[test]
 fn a_long_path_is_filled_whether_it_loses_packets_or_not() {
-    for (loss, least) in [(0.0, 0.97), (1e-4, 0.97), (1e-3, 0.96), (1e-2, 0.94)] {
+    let tried = [(0.0, 0.97), (1e-4, 0.97), (1e-3, 0.96), (1e-2, 0.94), (5e-2, 0.9)];
+    for (loss, least) in tried {
         let outcome = run(Path::new(1e9, 0.1, 1.3, loss), 2.0, 12.0);
         assert!(outcome.used > least && outcome.rtt < 1.45, "loss {loss}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_tenth_that_is_lost_leaves_most_of_the_rest() {
+    let outcome = run(Path::new(2e8, 0.1, 1.0, 0.1), 2.0, 12.0);
+    assert!(outcome.used > 0.8, "{outcome:?}");
+}
+
+#[test]
+fn more_is_found_where_packets_are_lost_anyway() {
+    for loss in [0.0, 5e-2, 8e-2] {
+        let now = Instant::now();
+        let mut control = Control::new(now, MTU as u16);
+        control.rates[0] = 1.25e7;
+        control.phase = Phase::Cruise { step: 2, since: now };
+        let outcome = run_by(control, Path::new(5e8, 0.1, 1.3, loss), 8.0, 16.0);
+        assert!(outcome.used > 0.85, "loss {loss}: {outcome:?}");
     }
 }
 

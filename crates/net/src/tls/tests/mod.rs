@@ -1,6 +1,7 @@
 //! The engine without sockets: every split of what travels, cuts, corruption, and the first raw bytes after TLS.
 
 mod bulk;
+mod damage;
 mod switch;
 
 use super::Mode;

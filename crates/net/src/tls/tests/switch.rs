@@ -167,3 +167,65 @@ proptest! {
         prop_assert!(a.is_complete(&b) && b.is_complete(&a));
     }
 }
+
+/// Any end that rustls makes, up to where the handshake is over on both sides.
+fn shake_hands(peer: &mut rustls::Connection, engine: &mut Engine) {
+    let (mut up, mut down) = (Wire::default(), Wire::default());
+    for _ in 0..8 {
+        pass(peer, &mut up, &mut down);
+        exchange(engine, &mut up, &mut down).unwrap();
+    }
+    assert!(!peer.is_handshaking() && !engine.is_handshaking());
+}
+
+/// What `peer` has to say goes to `to`, and what is on `from` to it.
+fn pass(peer: &mut rustls::Connection, to: &mut Wire, from: &mut Wire) {
+    let mut said = Vec::new();
+    while peer.wants_write() {
+        peer.write_tls(&mut said).unwrap();
+    }
+    to.send(&said);
+    let mut piece = [0; 20_000];
+    let n = from.receive(&mut piece);
+    let mut heard = &piece[..n];
+    while !heard.is_empty() {
+        peer.read_tls(&mut heard).unwrap();
+        peer.process_new_packets().unwrap();
+    }
+}
+
+#[test]
+fn new_keys_are_refused_where_tls_is_about_to_end_and_taken_elsewhere() {
+    for (mode, is_server) in [Mode::Auth, Mode::Encrypt].into_iter().flat_map(|mode| [(mode, true), (mode, false)]) {
+        let (near, far) = &*CREDENTIALS;
+        let (mut peer, mut engine): (rustls::Connection, Engine) = if is_server {
+            let peer = rustls::ServerConnection::new(far.server_config(&[mode.protocol()])).unwrap();
+            (peer.into(), client(Intake::Exact, mode))
+        } else {
+            let name = ServerName::try_from("pg2").unwrap();
+            let peer = rustls::ClientConnection::new(near.client_config(&[mode.protocol()]), name).unwrap();
+            (peer.into(), server(Intake::Exact, mode))
+        };
+        shake_hands(&mut peer, &mut engine);
+        std::io::Write::write_all(&mut peer.writer(), OPEN).unwrap();
+        peer.refresh_traffic_keys().unwrap();
+        std::io::Write::write_all(&mut peer.writer(), REQUEST).unwrap();
+        let (mut up, mut down) = (Wire::default(), Wire::default());
+        pass(&mut peer, &mut up, &mut down);
+        let (mut heard, mut piece) = (Vec::new(), [0; 7]);
+        let end = loop {
+            let n = up.receive(engine.space());
+            engine.received(n).unwrap();
+            match engine.read(&mut piece) {
+                Ok(Some(n)) => heard.extend_from_slice(&piece[..n]),
+                Ok(None) if n == 0 => break None,
+                Ok(None) => {}
+                Err(fault) => break Some(fault),
+            }
+        };
+        match mode {
+            Mode::Auth => assert_eq!((&heard[..], end), (OPEN, Some(Fault::Unexpected))),
+            Mode::Encrypt => assert_eq!((heard, end), ([OPEN, REQUEST].concat(), None)),
+        }
+    }
+}
