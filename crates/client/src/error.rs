@@ -17,6 +17,30 @@ pub enum Error {
         /// Why.
         source: phoebus_net::Error,
     },
+    /// The same, where somebody else made the connection.
+    #[error("gateway {gateway}: cannot connect: {}", phoebus_net::reason(source))]
+    Unreachable {
+        /// The first gateway of the path.
+        gateway: Endpoint,
+        /// Why.
+        source: io::Error,
+    },
+    /// The first gateway and this end do not trust each other, or differ on how to protect the connection.
+    #[error("gateway {gateway}: cannot trust it: {}", phoebus_net::reason(source))]
+    Untrusted {
+        /// The first gateway of the path.
+        gateway: Endpoint,
+        /// What it showed or said, and what was expected.
+        source: io::Error,
+    },
+    /// The session does not have what was asked for.
+    #[error("{reason}")]
+    Requirement {
+        /// The gateway at whose hop that is, or the first one of the path.
+        hop: String,
+        /// What was asked for, and what there is.
+        reason: String,
+    },
     /// The agent that is to carry the first hop does not run.
     #[error(
         "no agent carries the first hop to gateway {gateway} by {first_hop} any more; phoebus run --first-hop {first_hop} \
@@ -118,6 +142,9 @@ impl Error {
             Self::Protocol { .. } => Code::Protocol,
             Self::Lost { source, .. } => phoebus_net::code_of(source),
             Self::Timeout { .. } => Code::TimedOut,
+            Self::Unreachable { source, .. } => phoebus_net::code_of(source),
+            Self::Untrusted { .. } => Code::AuthFailed,
+            Self::Requirement { .. } => Code::Requirement,
             Self::NoAgent { .. } => Code::Refused,
             Self::Random(_) => Code::Internal,
         }
@@ -132,21 +159,31 @@ impl Error {
     pub fn hop(&self) -> Option<String> {
         match self {
             Self::Gateway { gateway, .. }
+            | Self::Unreachable { gateway, .. }
+            | Self::Untrusted { gateway, .. }
             | Self::Authentication { gateway, .. }
             | Self::Protocol { gateway, .. }
             | Self::Lost { gateway, .. }
             | Self::Timeout { gateway, .. } => Some(gateway.to_string()),
             Self::Refused { hop, gateway, .. } if hop.is_empty() => Some(gateway.to_string()),
-            Self::Refused { hop, .. } => Some(hop.clone()),
+            Self::Refused { hop, .. } | Self::Requirement { hop, .. } => Some(hop.clone()),
             Self::Redirected { last, .. } => last.hop(),
             Self::NoAgent { .. } | Self::Direct(_) | Self::Random(_) => None,
+        }
+    }
+
+    /// Whether the first gateway has said no, and the connection has no fault.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Redirected { last, .. } => last.is_refusal(),
+            error => matches!(error, Self::Refused { .. } | Self::Authentication { .. }),
         }
     }
 
     /// Whether no gateway was there to say anything, which is when a fallback to a direct connection is in order. A
     /// gateway that refuses has its reasons.
     pub(crate) fn without_gateway(&self) -> bool {
-        matches!(self, Self::Gateway { .. })
+        matches!(self, Self::Gateway { .. } | Self::Unreachable { .. })
     }
 }
 

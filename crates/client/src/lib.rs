@@ -16,21 +16,29 @@
 //! # }
 //! ```
 //!
-//! Reading order: [`Options`], [`connect`], [`Session`] and its [`Report`], [`Error`]; [`environment`] reads variables and
-//! files; [`Agents`] finds a running agent, `bypass` remembers short paths.
+//! Reading order: [`Options`], [`Opening`], which is all of a session's opening but the moving of bytes, [`connect`], which moves
+//! them, [`Session`] and its [`Report`], [`Error`]; [`environment`] reads variables and files; [`Agents`] finds a running agent,
+//! `bypass` remembers short paths. [`Accepting`] is the other side of an opening, for a destination that takes part in its sessions.
 
+mod accepting;
 mod agent;
 mod bypass;
 mod connect;
+mod demands;
 pub mod environment;
 mod error;
+mod opening;
 mod options;
 mod report;
 mod session;
+mod talk;
 
+pub use accepting::{AcceptError, Accepting, Terms};
 pub use agent::Agents;
-pub use connect::connect;
+pub use connect::{connect, open};
+pub use demands::Demands;
 pub use error::{Error, RedirectEnd};
+pub use opening::{FirstHop, Opening, Step};
 pub use options::Options;
 pub use phoebus_net::reason;
 pub use report::{Hop, Report};

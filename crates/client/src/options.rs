@@ -1,7 +1,9 @@
 //! What a session is asked for with.
 
 use crate::agent::Agents;
+use crate::demands::Demands;
 use crate::environment::variable;
+use phoebus_net::credentials::Credentials;
 use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::settings::Settings;
@@ -18,6 +20,11 @@ pub struct Options {
     pub user: Option<String>,
     /// Bandwidth to ask every gateway for; a session that does not get it is refused (P9, S17).
     pub bandwidth: Option<BitRate>,
+    /// What else to ask of every gateway (P9).
+    pub demands: Demands,
+    /// Proves this end to the first gateway and that to this end, before the session is asked for; what it carries is not
+    /// protected ([`phoebus_net::tls`], `auth`). `None`: nobody proves anything. An agent proves its gateway in any case.
+    pub auth: Option<Credentials>,
     /// The socket of the first hop.
     pub profile: Profile,
     /// How long the first gateway may take to accept a connection. 10 s: four SYNs, and no more patience than people have
@@ -59,6 +66,8 @@ impl From<&Settings> for Options {
             path: if settings.disabled { Vec::new() } else { settings.path.clone() },
             user: settings.user.clone(),
             bandwidth: settings.bandwidth,
+            demands: Demands::default(),
+            auth: None,
             profile: Profile { congestion_control, ..Profile::default() },
             connect_limit: Duration::from_secs(10),
             open_limit: Duration::from_secs(150),

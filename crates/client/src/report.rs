@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::fmt;
 
 /// The report of an open session.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Report {
     /// The session's identifier; empty for a direct connection.
     pub session: String,
@@ -20,6 +20,17 @@ pub struct Report {
     /// Why the connection is direct although gateways were set, or leads through other gateways; empty if nothing is to
     /// be said.
     pub note: String,
+}
+
+impl Report {
+    /// Says what is known of the first hop's connection, of which `own` has the measurements.
+    pub fn describe(&mut self, own: Hop) {
+        if let Some(first) = self.hops.first_mut() {
+            let Hop { congestion_control, rtt_us, send_buffer, receive_buffer, note, .. } = own;
+            *first = Hop { congestion_control, rtt_us, send_buffer, receive_buffer, note, ..std::mem::take(first) };
+        }
+        self.rtt_us = self.hops.iter().fold(0, |sum, hop| sum.saturating_add(hop.rtt_us));
+    }
 }
 
 /// A hop of a session.
@@ -43,6 +54,10 @@ pub struct Hop {
     pub receive_buffer: u64,
     /// Whether its connection had carried a session before.
     pub warm: bool,
+    /// Connections that make it up, at most.
+    pub streams: u16,
+    /// The most that the session may send on it, in bits per second; 0 without a bound.
+    pub rate: u64,
     /// What was asked for and not had; empty if nothing.
     pub note: String,
 }
@@ -59,18 +74,24 @@ impl From<HopReport<'_>> for Hop {
             send_buffer: hop.send_buffer,
             receive_buffer: hop.receive_buffer,
             warm: hop.warm,
+            streams: hop.streams.max(1),
+            rate: hop.rate,
             note: hop.note.to_owned(),
         }
     }
 }
 
-/// For people: `client –8.1ms tcp/bbr→ pg1 –100.2ms tcp/bbr warm→ pg2 –8.0ms tcp/cubic→ 10.0.0.4:80`.
+/// For people: `client –8.1ms tcp/bbr→ pg1 –100.2ms tcp*8/cubic warm→ pg2 –8.0ms tcp/cubic→ 10.0.0.4:80`.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for hop in &self.hops {
             let warm = if hop.warm { " warm" } else { "" };
             let rtt = hop.rtt_us as f64 / 1000.0;
-            write!(f, "{} –{rtt:.1}ms {}/{}{warm}→ ", hop.from, hop.transport, hop.congestion_control)?;
+            write!(f, "{} –{rtt:.1}ms {}", hop.from, hop.transport)?;
+            if hop.streams > 1 {
+                write!(f, "*{}", hop.streams)?;
+            }
+            write!(f, "/{}{warm}→ ", hop.congestion_control)?;
         }
         f.write_str(self.hops.last().map_or(&self.destination, |hop| &hop.to))?;
         let notes = self.hops.iter().map(|hop| &hop.note).chain([&self.note]);

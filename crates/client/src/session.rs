@@ -1,6 +1,7 @@
 //! An open session: two byte streams that end on their own, or together by an error (invariant 1, S21).
 
 use crate::report::Report;
+use phoebus_net::tcp::Plain;
 use phoebus_net::{Stats, Stream};
 use std::io;
 use std::pin::Pin;
@@ -25,12 +26,6 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(stream: Stream, report: Report, finish_limit: Duration) -> Self {
         Self { stream, report, finish_limit, sent_all: AtomicBool::new(false), read_all: AtomicBool::new(false) }
-    }
-
-    /// The same, with a note in its report.
-    pub(crate) fn noted(mut self, note: &str) -> Self {
-        note.clone_into(&mut self.report.note);
-        self
     }
 
     /// What the session got, hop by hop.
@@ -65,6 +60,14 @@ impl Session {
         self.stream.delivered(self.finish_limit).await?;
         self.stream.close();
         Ok(())
+    }
+
+    /// The session as a connection of the program's own, without a runtime, and what is known of it.
+    ///
+    /// # Errors
+    /// When the first hop is no TCP connection whose bytes are the session's.
+    pub fn into_plain(self) -> io::Result<(Plain, Report)> {
+        Ok((self.stream.into_plain()?, self.report))
     }
 
     fn end_stream(&self) -> io::Result<()> {

@@ -10,7 +10,6 @@ use crate::shared::{Phase, Setup, Shared};
 use crate::status::Status;
 use crate::transports::Transports;
 use crate::workers::Workers;
-use phoebus_net::credentials::CredentialsError;
 use phoebus_net::host::Host;
 use phoebus_net::{limits, reason};
 use std::io;
@@ -50,9 +49,6 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
-    /// The certificates cannot be used.
-    #[error(transparent)]
-    Credentials(#[from] CredentialsError),
     /// The secret of QUIC's stateless resets cannot be read or made.
     #[error("cannot use the file for tls.reset_key: {}; expected one that this gateway can make", reason(.0))]
     ResetKey(io::Error),
@@ -61,10 +57,13 @@ pub enum StartError {
     Threads(io::Error),
     /// The limits do not fit the process.
     #[error(
-        "limits.sessions is {sessions}, which with pipes, pools and handshakes takes {needed} descriptors; this process \
-         may have {available} (ulimit -n)"
+        "{place}{}limits.sessions is {sessions}, which with pipes, pools and handshakes takes {needed} descriptors; this \
+         process may have {available} (ulimit -n)",
+        if place.is_empty() { "" } else { ": " }
     )]
     Descriptors {
+        /// `FILE:LINE:COLUMN` of that limit, the file alone where it does not say, nothing without a file.
+        place: String,
         /// Sessions asked for.
         sessions: u32,
         /// What they take.
@@ -143,16 +142,17 @@ impl Gateway {
     /// Connects to `peer` ahead of need, so that it shows whether it can be had.
     ///
     /// # Errors
-    /// Why not, as a sentence.
-    pub async fn try_peer(&self, peer: &str) -> Result<(), String> {
-        let pool = self.shared.setup().peers.get(peer).cloned().ok_or_else(|| format!("there is no peer {peer}"))?;
-        pool.try_peer().await.map_err(|refusal| refusal.reason)
+    /// The transports that were tried, and of each why it led nowhere; none of a peer that is not configured.
+    pub async fn try_peer(&self, peer: &str) -> Result<(), Vec<(String, String)>> {
+        let pool = self.shared.setup().peers.get(peer).cloned().ok_or_else(Vec::new)?;
+        pool.try_peer().await
     }
 
-    /// Puts `config` in force for what comes from now on; open sessions keep what they have, but for rates.
+    /// Puts `config` in force for what comes from now on; open sessions keep what they have, but for rates. Connections that were
+    /// made with other certificates than those of `config` carry what they carry to its end, and nothing more.
     ///
     /// # Errors
-    /// [`StartError`], and then all stays as it was.
+    /// [`StartError`], and then all stays as it was: whatever can fail is done before anything else.
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
         let budget = Budget::of(&config)?;
         let old = self.shared.setup();
@@ -161,9 +161,6 @@ impl Gateway {
             true => old.transports.clone(),
             false => Arc::new(Transports::new(&config)?),
         };
-        if same && transports.reload()? {
-            info!("the certificates were read again");
-        }
         let mut running = lock(&self.listeners);
         // An address whose settings change must be given up before it can be had again, so that the ones that are new
         // altogether are tried first.
@@ -176,8 +173,17 @@ impl Gateway {
         let (new, changed): (Vec<_>, Vec<_>) =
             config.listeners.iter().filter(|listen| !kept(listen)).partition(|listen| !changed(listen));
         let fresh = new.into_iter().map(|listen| bind(&config, &transports, listen)).collect::<Result<Vec<_>, _>>()?;
+        // From here on nothing can fail.
         if config.admin != self.admin {
             warn!("admin.socket has changed; it takes a restart to move it");
+        }
+        if same && transports.has_other_reset_key(&config) {
+            warn!("tls.reset_key has changed; it takes a restart to use another file");
+        }
+        if !same {
+            old.transports.retire();
+        } else if transports.renew(&config) {
+            info!("other certificates are in force: connections made with the old ones take no new sessions");
         }
         let setup = Arc::new(Setup::new(config.clone(), transports.clone(), budget, Some(&old)));
         running.retain(|old| {
@@ -197,8 +203,9 @@ impl Gateway {
             }
         }
         for (name, pool) in &setup.peers {
-            if old.peers.get(name).is_none_or(|old| !Arc::ptr_eq(old, pool)) {
-                start_pool(pool, &self.shared);
+            match old.peers.get(name) {
+                Some(old) if Arc::ptr_eq(old, pool) => pool.look_again(),
+                _ => start_pool(pool, &self.shared),
             }
         }
         self.shared.replace(setup);
@@ -239,7 +246,7 @@ impl Gateway {
     }
 
     /// Gives all addresses up; when this returns, connecting to them is refused.
-    async fn stop_listening(&self) {
+    pub async fn stop_listening(&self) {
         let running: Vec<_> = lock(&self.listeners).drain(..).collect();
         for Running { task, .. } in running {
             task.abort();
@@ -282,7 +289,9 @@ pub(crate) struct Budget {
 
 impl Budget {
     fn of(config: &Config) -> Result<Self, StartError> {
-        Self::within(config, limits::raise_descriptors())
+        // In a program that is not a gateway's own, that is the program's to decide.
+        let guest = config.inlet.is_some();
+        Self::within(config, if guest { limits::descriptors() } else { limits::raise_descriptors() })
     }
 
     fn within(config: &Config, available: u64) -> Result<Self, StartError> {
@@ -299,13 +308,15 @@ impl Budget {
         let strangers = u64::from(limits.handshakes.get()).min(available / 8);
         let others = SPARE + 2 * pipes + pools + strangers + beside;
         let room = available.saturating_sub(others) / 2;
+        let place = || config.places.sessions.clone();
+        let missing = |sessions, needed| StartError::Descriptors { place: place(), sessions, needed, available };
         let sessions = match limits.sessions {
             Some(wanted) if u64::from(wanted.get()) > room => {
                 let needed = others + 2 * u64::from(wanted.get());
-                return Err(StartError::Descriptors { sessions: wanted.get(), needed, available });
+                return Err(missing(wanted.get(), needed));
             }
             Some(wanted) => wanted.get(),
-            None if room == 0 => return Err(StartError::Descriptors { sessions: 1, needed: others + 2, available }),
+            None if room == 0 => return Err(missing(1, others + 2)),
             None => u32::try_from(room).unwrap_or(u32::MAX),
         };
         let beside = u32::try_from(beside).unwrap_or(u32::MAX);

@@ -1,6 +1,8 @@
 //! The next hop of a session: chosen, allowed, connected, reported (P17, P18, S13, S14).
 
 use crate::admit::{self, Next};
+use crate::aware;
+use crate::inlet::{Arrival, Guard, Inlet};
 use crate::pool::{Pool, Warm};
 use crate::quota::Slot;
 use crate::refusal::{Refusal, text};
@@ -12,6 +14,7 @@ use phoebus_proto::endpoint::Host;
 use phoebus_proto::session::message::HopReport;
 use phoebus_proto::session::{Code, Mode};
 use phoebus_proto::units::Span;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -38,6 +41,8 @@ pub(crate) struct Hop {
     pub(crate) streams: u16,
     /// The right to have those beside the first.
     _slots: Vec<Slot>,
+    /// Tells this process that a session is over which ended here.
+    _guard: Option<Guard>,
 }
 
 /// Connects the next hop for `request`, if it is allowed.
@@ -46,6 +51,9 @@ pub(crate) async fn open(shared: &Shared, setup: &Setup, request: &Request) -> R
     let next = admit::route(setup, request)?;
     admit::allowed(config, request, next)?;
     admit::requirements(config, request, next, setup.buffer)?;
+    if let (Next::Direct(_), Some(inlet)) = (next, &config.inlet) {
+        return here(inlet.as_ref(), request);
+    }
     match next {
         Next::Peer(name) => {
             let pool = setup.peers.get(name).ok_or_else(|| Refusal::new(Code::NoRoute, "the peer is gone"))?;
@@ -71,6 +79,7 @@ pub(crate) async fn open(shared: &Shared, setup: &Setup, request: &Request) -> R
             Ok(Hop {
                 streams: u16::try_from(streams).unwrap_or(u16::MAX),
                 _slots: slots,
+                _guard: None,
                 stream: warm.stream.clone(),
                 to: name.to_owned(),
                 transport: pool.transport_of(&warm).into(),
@@ -85,6 +94,9 @@ pub(crate) async fn open(shared: &Shared, setup: &Setup, request: &Request) -> R
         Next::Direct(route) => {
             let profile = route.map_or(&config.direct, |route| &route.profile);
             let stream = direct(setup, request, profile).await?;
+            if request.is_to_aware() {
+                aware::ask(&config.name, request, &stream, config.limits.handshake_timeout.0).await?;
+            }
             let addr =
                 stream.peer_addr().map_err(|e| Refusal::new(phoebus_net::code_of(&e), phoebus_net::reason(&e)))?;
             Ok(Hop {
@@ -102,6 +114,7 @@ pub(crate) async fn open(shared: &Shared, setup: &Setup, request: &Request) -> R
                 lent: None,
                 streams: 1,
                 _slots: Vec::new(),
+                _guard: None,
             })
         }
     }
@@ -138,6 +151,36 @@ impl Hop {
         let rest = opened.map(|opened| opened.hops.iter().collect::<Vec<_>>()).unwrap_or_default();
         std::iter::once(own).chain(rest).collect()
     }
+}
+
+/// Hands the session to this process, which is its destination.
+fn here(inlet: &dyn Inlet, request: &Request) -> Result<Hop, Refusal> {
+    let failed =
+        |error: io::Error| Refusal::at(request.destination.to_string(), Code::Refused, phoebus_net::reason(&error));
+    let arrival = Arrival {
+        session: request.session,
+        destination: request.destination.clone(),
+        from: request.from,
+        origin: request.origin.clone(),
+        visited: request.visited.clone(),
+        proved: request.proved.clone(),
+    };
+    let (end, guard) = inlet.take(arrival).map_err(failed)?;
+    let stream = end.into_stream().map_err(failed)?;
+    Ok(Hop {
+        stats: stream.stats().unwrap_or_default(),
+        stream: Arc::new(stream),
+        to: request.destination.to_string(),
+        transport: "local".into(),
+        user_timeout: Duration::MAX,
+        segment: Segment { profile: Arc::default(), neighbour: Neighbour::Host(request.from.ip().to_canonical()) },
+        rate: None,
+        note: String::new(),
+        lent: None,
+        streams: 1,
+        _slots: Vec::new(),
+        _guard: Some(guard),
+    })
 }
 
 /// Connects to the destination itself. A name is resolved here, at the last gateway.

@@ -5,7 +5,7 @@ use crate::relay::Side;
 use crate::shared::{Phase, Setup, Shared};
 use phoebus_proto::session::Code;
 use phoebus_proto::units::Span;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_secs(1);
@@ -18,7 +18,7 @@ const DAILY: Duration = Duration::from_secs(24 * 3600);
 pub(crate) async fn keep(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(LOOK);
     let mut turn: u32 = 0;
-    let mut warned: Option<Instant> = None;
+    let mut warned: Option<(Instant, Weak<Setup>)> = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -28,11 +28,15 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
         let setup = shared.setup();
         let idle = setup.config.limits.idle_timeout.0;
         let now = Instant::now();
-        if warned.is_none_or(|at| now.saturating_duration_since(at) > DAILY)
+        // Whoever has just replaced certificates, or meant to, wants to know at once.
+        let as_before = |(at, before): &(Instant, Weak<Setup>)| {
+            now.saturating_duration_since(*at) <= DAILY && before.ptr_eq(&Arc::downgrade(&setup))
+        };
+        if !warned.as_ref().is_some_and(as_before)
             && let Some(warning) = setup.transports.expiry()
         {
             tracing::warn!("{warning}");
-            warned = Some(now);
+            warned = Some((now, Arc::downgrade(&setup)));
         }
         for live in shared.sessions.all() {
             let sample = live.look(now);

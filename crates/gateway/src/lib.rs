@@ -16,6 +16,9 @@
 //! A peer with `transport = "auto"` is reached by what suits the segment to it: `survey` keeps what connections have measured of
 //! it, `choose` has the rules, and the peer's pool goes over to what they say.
 //!
+//! A session-aware destination is a gateway that connects to nothing: its sessions go into its own process, by an [`Inlet`].
+//! One that has its connections itself is asked for each session, by the last gateway: `aware`.
+//!
 //! [`Config`] is the configuration, [`Status`] what `phoebus status` shows, [`serve`] the whole with its signals.
 //!
 //! The paths by which a session ends are few on purpose. Everything but the success of step 4 drops the connections, and a
@@ -23,6 +26,7 @@
 
 mod admin;
 mod admit;
+mod aware;
 mod bundle;
 mod caller;
 mod choose;
@@ -32,6 +36,7 @@ mod counters;
 mod gateway;
 mod handshake;
 mod hop;
+mod inlet;
 mod keeper;
 mod listening;
 mod live;
@@ -55,6 +60,7 @@ mod workers;
 pub use config::{Config, ConfigError, transports};
 pub use counters::Totals;
 pub use gateway::{Gateway, StartError};
+pub use inlet::{Arrival, Guard, Inlet};
 pub use pool::{ChoiceStatus, PoolStatus};
 pub use serve::{Outcome, serve};
 pub use status::{CertificateStatus, HopStatus, SessionStatus, Status};

@@ -1,10 +1,11 @@
 //! Sessions that are open: what is known about each, how many bytes have passed, and how to end one.
 
-use crate::pool::Pool;
+use crate::pool::{Pool, is_believed};
 use crate::relay::{Failure, Side};
 use crate::reserve::{Held, Reservations, Segment, TooMuch};
 use crate::survey::Mark;
 use crate::transports::shows_death;
+use phoebus_net::transport::Security;
 use phoebus_net::{Stats, Stream};
 use phoebus_proto::session::{Code, SessionId};
 use std::collections::HashMap;
@@ -199,6 +200,12 @@ impl Live {
         std::iter::once(first).chain(further).filter_map(Weak::upgrade).collect()
     }
 
+    /// Whether the hop at this side is over when a beacon beside it, of this protection, says so.
+    fn dies_with(&self, side: Side, beacon: Security) -> bool {
+        let hidden = !shows_death(&self.facts.transports[side as usize]);
+        hidden && self.streams(side).iter().all(|stream| is_believed(beacon, stream.security()))
+    }
+
     /// Of how many connections a hop has consisted.
     pub(crate) fn stream_count(&self, side: Side) -> usize {
         1 + self.further[side as usize].load(Ordering::Relaxed)
@@ -288,11 +295,13 @@ impl Sessions {
         self.lock().values().cloned().collect()
     }
 
-    /// Ends those that go to or come from `peer`, which has died, by a transport that does not show it. Returns how many.
-    pub(crate) fn peer_died(&self, peer: &str) -> usize {
+    /// Ends those that go to or come from `peer`, which has died, by a transport that does not show it, and about which a beacon
+    /// of this protection is believed. Returns how many.
+    pub(crate) fn peer_died(&self, peer: &str, beacon: Security) -> usize {
         let hit = |live: &&Arc<Live>| {
-            let Facts { from, next, transports: [first, second], .. } = &live.facts;
-            [(from, first), (next, second)].into_iter().any(|(who, by)| who == peer && !shows_death(by))
+            let Facts { from, next, .. } = &live.facts;
+            let sides = [(from, Side::First), (next, Side::Second)];
+            sides.into_iter().any(|(who, side)| who == peer && live.dies_with(side, beacon))
         };
         let all = self.all();
         let hit = all.iter().filter(hit);
@@ -300,10 +309,10 @@ impl Sessions {
     }
 
     /// The same for those that came from a client's agent, which is this process.
-    pub(crate) fn client_died(&self, instance: u64) -> usize {
+    pub(crate) fn client_died(&self, instance: u64, beacon: Security) -> usize {
         let hit = |live: &&Arc<Live>| {
-            let Facts { instance: own, transports: [first, _], .. } = &live.facts;
-            *own != 0 && *own == instance && !shows_death(first)
+            let own = live.facts.instance;
+            own != 0 && own == instance && live.dies_with(Side::First, beacon)
         };
         let all = self.all();
         let hit = all.iter().filter(hit);

@@ -1,7 +1,7 @@
 //! A request for a session, owned, with what the gateway knows about who asks.
 
 use phoebus_proto::endpoint::{Endpoint, EndpointRef, Host};
-use phoebus_proto::session::message::{Open, Requirements};
+use phoebus_proto::session::message::{Open, Requirements, feature};
 use phoebus_proto::session::{List, Mode, SessionId};
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,6 +18,8 @@ pub(crate) struct Request {
     pub(crate) mode: Mode,
     pub(crate) requirements: Requirements,
     pub(crate) resumable: bool,
+    /// Features that every hop has to have, the last one too.
+    pub(crate) required: u64,
     /// Connections of which whoever asks would make the hop.
     pub(crate) streams: u16,
     /// The other end of the connection that asks.
@@ -56,12 +58,18 @@ impl Request {
             mode: open.mode,
             requirements: open.requirements,
             resumable: open.resumable,
+            required: open.required,
             streams: open.streams,
             from,
             peer: peer.map(str::to_owned),
             proved: Vec::new(),
             instance: 0,
         }
+    }
+
+    /// Whether the destination takes part in the session.
+    pub(crate) fn is_to_aware(&self) -> bool {
+        self.required & feature::AWARE != 0
     }
 
     /// Whom its connections are counted for: a peer asks for many; each client counts for itself.
@@ -86,6 +94,7 @@ impl Request {
             mode,
             requirements: self.requirements,
             resumable: self.resumable,
+            required: self.required,
             padding,
             streams,
             ..Open::new(self.session, self.destination.as_ref())

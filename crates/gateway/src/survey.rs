@@ -170,6 +170,11 @@ impl Survey {
         self.lock().failures.clear();
     }
 
+    /// The same of all but `transport`.
+    pub(crate) fn forgive_others(&self, transport: &str) {
+        self.lock().failures.retain(|failed, _| **failed == *transport);
+    }
+
     pub(crate) fn status(&self, now: Instant) -> SegmentStatus {
         let figures = self.figures(now);
         SegmentStatus {

@@ -1,15 +1,17 @@
 //! What carries this gateway's connections: transports by name and protection, the same before and after a reload as long as
-//! their credentials are.
+//! their credentials are. Each hop has its own, whatever the others have (P2), and which one is a matter of two gateways'
+//! configurations: no client takes part in it, or has to know (P36).
 
 use crate::config::{AUTO, Allowed, ClientCertificate, Config, Driver, Listen, Peer};
 use crate::gateway::StartError;
 use crate::pool::Way;
 use phoebus_net::Error;
-use phoebus_net::credentials::{Credentials, CredentialsError};
+use phoebus_net::credentials::Credentials;
 use phoebus_net::quic::{Options, Quic, ResetKey};
 use phoebus_net::tls::{self, Offer, Tls};
 use phoebus_net::transport::{Listener, Registry, Security, Transport};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -19,6 +21,8 @@ pub(crate) struct Transports {
     registry: Registry,
     /// Also in the registry, if the configuration names it.
     quic: Option<Arc<Quic>>,
+    /// Where the secret of its stateless resets was read.
+    reset_key: Option<PathBuf>,
     drivers: Vec<Driver>,
     pub(crate) credentials: Option<Credentials>,
 }
@@ -37,7 +41,8 @@ impl Transports {
         for driver in &config.drivers {
             registry.add(driver.transport.clone());
         }
-        Ok(Self { registry, quic, drivers: config.drivers.clone(), credentials: config.credentials.clone() })
+        let (reset_key, drivers) = (config.reset_key.clone(), config.drivers.clone());
+        Ok(Self { registry, quic, reset_key, drivers, credentials: config.credentials.clone() })
     }
 
     /// Tells all peers that connections are gone which would be taken for alive otherwise.
@@ -58,9 +63,19 @@ impl Transports {
         }
     }
 
-    /// Reads the files of the credentials again.
-    pub(crate) fn reload(&self) -> Result<bool, CredentialsError> {
-        self.credentials.as_ref().map_or(Ok(false), Credentials::reload)
+    /// Puts the credentials of `config` in force, which come from the same files, and says whether they are others.
+    pub(crate) fn renew(&self, config: &Config) -> bool {
+        self.credentials.as_ref().zip(config.credentials.as_ref()).is_some_and(|(own, new)| own.adopt(new))
+    }
+
+    /// What was made with these takes nothing new from now on: there are others.
+    pub(crate) fn retire(&self) {
+        self.credentials.iter().for_each(Credentials::retire);
+    }
+
+    /// Whether `config` names another file for the secret of stateless resets, which is read only at the start.
+    pub(crate) fn has_other_reset_key(&self, config: &Config) -> bool {
+        self.quic.is_some() && self.reset_key != config.reset_key
     }
 
     /// What to tell the owner about the certificate, if it is not valid for much longer.
@@ -71,23 +86,19 @@ impl Transports {
     /// The ways to reach `peer`, in the order of its configuration.
     pub(crate) fn ways(&self, peer: &Peer) -> Option<Vec<Way>> {
         let way = |allowed: &Allowed| {
-            let security = match (peer.transport.as_str(), allowed.transport.as_str()) {
-                // Bare UDT is for those who ask for it.
-                (AUTO, "udt") => Security::Encrypt,
-                _ => peer.security,
-            };
-            Some(Way::new(&allowed.transport, self.get(&allowed.transport, security)?, allowed.port))
+            let over = self.get(&allowed.transport, security_by(peer, &allowed.transport))?;
+            Some(Way::new(&allowed.transport, over, allowed.port))
         };
         peer.allowed.iter().map(way).collect()
     }
 
-    /// What tells that `peer` has died, where the connections themselves do not: the kernel resets those of TCP alone.
+    /// What tells that `peer` has died, where the connections themselves do not: the kernel resets those of TCP alone. It is
+    /// protected as the best of them is.
     pub(crate) fn beside(&self, peer: &Peer) -> Option<Way> {
-        if peer.allowed.iter().all(|allowed| shows_death(&allowed.transport)) {
-            return None;
-        }
+        let hidden = peer.allowed.iter().map(|allowed| &*allowed.transport).filter(|transport| !shows_death(transport));
+        let security = hidden.map(|transport| security_by(peer, transport)).max()?;
         let port = peer.allowed.iter().find(|allowed| allowed.transport == "tcp").and_then(|allowed| allowed.port);
-        Some(Way::new("tcp", self.get("tcp", peer.security)?, port))
+        Some(Way::new("tcp", self.get("tcp", security)?, port))
     }
 
     /// Listens as `listen` says. Called within the runtime that is to watch the socket.
@@ -131,10 +142,30 @@ impl Transports {
     }
 }
 
+/// What protects connections to `peer` by this transport.
+fn security_by(peer: &Peer, transport: &str) -> Security {
+    match (peer.transport.as_str(), transport) {
+        // It has no other.
+        (_, "quic") => Security::Encrypt,
+        // Bare UDT is for those who ask for it.
+        (AUTO, "udt") => Security::Encrypt,
+        _ => peer.security,
+    }
+}
+
 fn names_quic(config: &Config) -> bool {
     let listeners = config.listeners.iter().map(|listen| &listen.transport);
     let peers = config.peers.values().flat_map(|peer| &peer.allowed).map(|allowed| &allowed.transport);
     listeners.chain(peers).any(|name| name == "quic")
+}
+
+/// Whether sessions of this transport are streams of one connection; of a driver only its first connection tells.
+pub(crate) fn has_streams(transport: &str) -> Option<bool> {
+    match transport {
+        "quic" => Some(true),
+        "tcp" | "udt" => Some(false),
+        _ => None,
+    }
 }
 
 /// Whether a connection of this transport fails at once when the process at its other end dies.

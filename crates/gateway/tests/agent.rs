@@ -6,14 +6,17 @@
 mod support;
 
 use phoebus_gateway::Gateway;
-use phoebus_gateway::config::{Agent, Config};
+use phoebus_gateway::config::{Agent, Allowed, Config};
 use phoebus_net::CongestionControl;
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_proto::agent::Secret;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::Requirements;
-use std::net::SocketAddr;
+use phoebus_proto::units::Span;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::{Ask, Certificates, No, Pg, address, destination, exchange, pattern};
 
@@ -45,18 +48,26 @@ fn gateway(certificates: &Certificates, more: &str, from: &str, limits: &str) ->
 /// An agent for `gateway`.
 fn agent(gateway: &Pg, transport: &str, credentials: Credentials) -> Pg {
     let port = if transport == "quic" { gateway.addr.port() } else { gateway.addr.port() + 1000 };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let config = Config::agent(Agent {
+    start(config(gateway, port, vec![Allowed { transport: transport.to_owned(), port: None }], credentials))
+}
+
+/// The configuration of an agent for `gateway`, whose hop may go these ways.
+fn config(gateway: &Pg, port: u16, ways: Vec<Allowed>, credentials: Credentials) -> Config {
+    Config::agent(Agent {
         gateway: gateway.addr.into(),
         port,
-        transport: transport.to_owned(),
+        ways,
         congestion_control: CongestionControl::Auto,
         credentials,
         contact: None,
         secret: Secret(SECRET),
         ipv6: false,
         admin: None,
-    });
+    })
+}
+
+fn start(config: Config) -> Pg {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let guard = runtime.enter();
     let agent = Gateway::start(config).unwrap();
     drop(guard);
@@ -156,6 +167,94 @@ fn an_agent_passes_on_what_is_asked_of_gateways() {
         exchange(client, server, &pattern(300_000, 3), &pattern(200_000, 5));
         gateway.quiet();
     }
+}
+
+/// What stands between an agent and the UDP port of its gateway, and drops what it is told to.
+struct Middle {
+    addr: SocketAddr,
+    drops: Arc<AtomicBool>,
+}
+
+impl Middle {
+    fn before(addr: SocketAddr) -> Self {
+        let own = SocketAddr::new(addr.ip(), addr.port() + 2000);
+        let socket = UdpSocket::bind(own).unwrap();
+        let drops = Arc::new(AtomicBool::new(false));
+        let filter = drops.clone();
+        // For as long as the tests run.
+        std::thread::spawn(move || {
+            let (mut bytes, mut client) = ([0; 1 << 16], None);
+            while let Ok((n, from)) = socket.recv_from(&mut bytes) {
+                let to = if from == addr { client } else { Some(addr) };
+                if from != addr {
+                    client = Some(from);
+                }
+                if let Some(to) = to.filter(|_| !filter.load(Ordering::Relaxed)) {
+                    let _ = socket.send_to(&bytes[..n], to);
+                }
+            }
+        });
+        Self { addr: own, drops }
+    }
+}
+
+#[test]
+fn of_several_ways_the_first_that_is_to_be_had_carries_what_comes() {
+    let certificates = Certificates::new();
+    let gateway = gateway(&certificates, "", "\"certificate:ada\"", "");
+    let middle = Middle::before(gateway.addr);
+    let way = |transport: &str, port| Allowed { transport: transport.to_owned(), port };
+    let udt = gateway.addr.port() + 1000;
+    let ways = vec![way("quic", Some(middle.addr.port())), way("udt", Some(udt)), way("tcp", None)];
+    let credentials = Credentials::load(files(&certificates.issue("ada"))).unwrap();
+    let mut config = config(&gateway, udt, ways, credentials);
+    // It may try again soon, also on a machine that is slow.
+    config.limits.transport_timeout = Span(Duration::from_secs(2));
+    config.limits.transport_retry = Span(Duration::from_secs(1));
+    let agent = start(config);
+    agent.runtime.block_on(agent.gateway().try_peer(&gateway.addr.ip().to_string())).unwrap();
+
+    let (listener, to) = destination();
+    let carried = || {
+        let (client, report) = ask(&agent, &gateway, to).unwrap_or_else(|no| panic!("{no:?}"));
+        let (server, _) = listener.accept().unwrap();
+        exchange(client, server, &pattern(100_000, 1), &pattern(100_000, 2));
+        (report.carried[0].clone(), report.notes[0].clone())
+    };
+    let encrypted = |transport: &str| (transport.to_owned(), "encrypt".to_owned());
+    // Until the beacon is lit a note says so.
+    let preferred = |(by, note): ((String, String), String)| by == encrypted("quic") && !note.contains("auto has");
+    assert!(preferred(carried()));
+    middle.drops.store(true, Ordering::Relaxed);
+    let (by, note) = carried();
+    assert_eq!(by, encrypted("udt"), "{note}");
+    assert!(
+        note.contains("auto has udt, since quic could not be had: ") && note.contains("answer within 2s"),
+        "{note}"
+    );
+
+    middle.drops.store(false, Ordering::Relaxed);
+    agent.until(|status| status.pools[0].transport == "quic", "it comes back");
+    assert!(preferred(carried()));
+    assert_eq!(agent.status().pools[0].choice.as_ref().unwrap().failed, []);
+}
+
+#[test]
+fn an_agent_that_can_have_no_way_says_of_each_why() {
+    let certificates = Certificates::new();
+    let addr = address();
+    // Nobody takes TLS, and nothing answers over UDP.
+    let gateway = Pg::start_at(addr, "pg1", "[[allow]]\nfrom = [\"127.0.0.0/8\"]\nto = [\"*\"]\n");
+    let ways = ["quic", "udt", "tcp"].map(|name| Allowed { transport: name.to_owned(), port: None }).to_vec();
+    let credentials = Credentials::load(files(&certificates.issue("ada"))).unwrap();
+    let mut config = config(&gateway, addr.port(), ways, credentials);
+    config.limits.transport_timeout = Span(Duration::from_millis(500));
+    let agent = start(config);
+    let failed = agent.runtime.block_on(agent.gateway().try_peer(&addr.ip().to_string())).unwrap_err();
+    let transports: Vec<_> = failed.iter().map(|(transport, _)| transport.as_str()).collect();
+    assert_eq!(transports, ["quic", "udt", "tcp"], "{failed:?}");
+    assert!(failed.iter().all(|(_, why)| why.contains(&addr.ip().to_string())), "{failed:?}");
+    assert_eq!(agent.runtime.block_on(agent.gateway().try_peer("elsewhere")), Err(Vec::new()));
 }
 
 #[test]

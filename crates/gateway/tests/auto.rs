@@ -153,3 +153,20 @@ fn a_peer_that_is_down_is_told_of_as_such_and_holds_nothing_against_a_transport(
     assert_eq!((no.code, no.hop.as_str()), (Code::Refused, "pg2"), "{no:?}");
     assert_eq!(first.status().pools[0].choice.as_ref().unwrap().failed, []);
 }
+
+#[test]
+fn an_idle_segment_is_looked_at_again_and_again() {
+    let addrs = [address(), address()];
+    let _second = Pg::start_at(addrs[1], "pg2", &format!("{}{ALLOW_ALL}", peer("pg1", addrs[0], 0)));
+    let text = format!(
+        "[[peer]]\nname = \"pg2\"\naddress = \"{}\"\ntransport = \"auto\"\nsecurity = \"none\"\npool = {{ min = 1 }}\n\
+         {ALLOW_ALL}[limits]\nprobe_interval = \"1s\"\n",
+        addrs[1]
+    );
+    let first = Pg::start_at(addrs[0], "pg1", &text);
+    // Each look is a handshake on a connection of its own; the one that is ready stays so.
+    let looked = |status: &Status| status.pools[0].dialled >= 4 && status.pools[0].idle == 1;
+    let status = first.until(looked, "three looks beside the connection that is ready");
+    assert!(status.pools[0].segment.rtt_us > 0 && status.totals.sessions_opened == 0, "{:?}", status.pools[0]);
+    assert_eq!((status.pools[0].failed, status.pools[0].stale), (0, 0));
+}

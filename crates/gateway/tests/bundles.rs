@@ -128,6 +128,18 @@ fn connections_are_used_again_alone_and_together() {
 }
 
 #[test]
+fn the_connections_of_a_hop_keep_its_rate_together() {
+    let (pg1, pg2) = pair_with(("tcp", "none"), 4, "[profile.default]\nrate = \"80mbit\"\n");
+    let (client, server, _) = session(&pg1, |ask| ask);
+    until_joined(&pg1, &pg2, 4);
+    let paced = || pg2.status().sessions[0].hops[0].stats.as_ref().unwrap().pacing_rate * 8;
+    // On loopback, whose segments are long, nearly all of a rate is payload.
+    assert!((70_000_000..=80_000_000).contains(&paced()), "{}", paced());
+    exchange(client, server, &[], &pattern(3_000_000, 9));
+    assert_eq!((pg1.quiet(), pg2.quiet()), ((1, 0), (1, 0)));
+}
+
+#[test]
 fn a_reset_passes_in_both_directions() {
     for by in HOPS {
         for from_client in [true, false] {

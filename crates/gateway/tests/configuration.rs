@@ -5,6 +5,7 @@
 use phoebus_gateway::config::{Auth, Config, LogFormat, Net, Pattern, Source};
 use phoebus_net::CongestionControl;
 use phoebus_net::credentials::Authority;
+use phoebus_net::transport::Security;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -174,6 +175,18 @@ fn a_bound_on_memory_covers_buffers_and_pipe() {
 }
 
 #[test]
+fn what_can_be_forged_is_public_only_for_those_who_say_so_twice() {
+    let bare = format!("{LEAST}transport = \"udt\"\n");
+    assert!(error(&format!("{bare}public = true\n")).contains("anyone could forge packets of udt"));
+    let config = parse(&format!("{bare}public = true\nunprotected = true\n"));
+    assert_eq!((config.listeners[0].transport.as_str(), config.listeners[0].security), ("udt", Security::None));
+    // Nobody has to say anything of what cannot be forged so, or is not public.
+    for text in [LEAST.to_owned() + "public = true\n", bare] {
+        assert_eq!(parse(&text).listeners[0].security, Security::None);
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said_with_its_place() {
     for (more, expected) in [
         (
@@ -216,6 +229,10 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         ("transport = \"quic\"", "pg.toml:3:11: quic needs certificates; expected [tls] with certificate, key"),
         ("transport = \"udt\"\npublic = true", "pg.toml:3:11: on a public listener, anyone could forge packets of udt"),
+        (
+            "transport = \"udt\"\nunprotected = true",
+            "pg.toml:3:11: unprotected = true allows what public = true refuses, and means nothing without it; expected both",
+        ),
         ("security = \"tls\"", "pg.toml:4:12: there is no security \"tls\"; expected one of: encrypt, auth, none"),
         ("[[peer]]\nname = \"pg1\"\naddress = \"a/1\"", "pg.toml:5:8: \"pg1\" is this gateway's own name"),
         ("[[peer]]\nname = \"direct\"\naddress = \"a/1\"", "pg.toml:5:8: \"direct\" is no name for a peer"),

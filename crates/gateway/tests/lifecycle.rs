@@ -149,7 +149,10 @@ fn more_sessions_than_descriptors_are_refused_at_the_start() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _guard = runtime.enter();
     let error = phoebus_gateway::Gateway::start(config).unwrap_err().to_string();
-    assert!(error.starts_with("limits.sessions is 1000000000, which") && error.contains("ulimit -n"), "{error}");
+    assert!(
+        error.starts_with("x:4:12: limits.sessions is 1000000000, which") && error.contains("ulimit -n"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod support;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::Requirements;
 use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
 use support::*;
 
 fn profile(rate: &str) -> String {
@@ -88,4 +89,70 @@ fn without_a_rate_no_bandwidth_can_be_promised() {
     let no = Ask { requirements, ..Ask::to(addr) }.ask(pg.addr).unwrap_err();
     assert_eq!((no.code, no.limits.rate), (Code::Requirement, None), "{no:?}");
     assert!(no.reason.contains("has no rate"), "{no:?}");
+}
+
+/// Two gateways with a hop of this transport between them, to whose ends the rate belongs.
+fn circuit(transport: &str, rate: &str) -> (Pg, Pg) {
+    let (certificates, addrs) = (Certificates::new(), [address(), address()]);
+    let tls = ["pg1", "pg2"].map(|name| certificates.issue(name));
+    let peer = |name: &str, addr, min: u32| {
+        format!(
+            "[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\ntransport = \"{transport}\"\nprofile = \"circuit\"\n\
+             pool = {{ min = {min} }}\n{ALLOW_ALL}[profile.circuit]\nrate = \"{rate}\"\n"
+        )
+    };
+    let listener = format!(
+        "[[listen]]\naddress = \"{}\"\ntransport = \"{transport}\"\nsecurity = \"encrypt\"\nprofile = \"circuit\"\n",
+        addrs[1]
+    );
+    // What is promised has to be had on the last hop too.
+    let last = "[profile.default]\nrate = \"1gbit\"\n";
+    let second = Pg::start_at(addrs[1], "pg2", &format!("{}{listener}{}{last}", tls[1], peer("pg1", addrs[0], 0)));
+    let route = "[[route]]\nto = \"*\"\nvia = \"pg2\"\n";
+    let first = Pg::start_at(addrs[0], "pg1", &format!("{}{route}{}", tls[0], peer("pg2", addrs[1], 1)));
+    first.until(|status| status.pools[0].idle > 0, "a connection is ready");
+    (first, second)
+}
+
+#[test]
+fn sessions_share_the_rate_of_a_hop_by_quic_and_by_udt() {
+    for transport in ["quic", "udt"] {
+        let (first, second) = circuit(transport, "40mbit");
+        let sessions = two(&first);
+        for rates in [paced(&first, 1), paced(&second, 0)] {
+            assert!(rates.iter().sum::<u64>() <= 40_000_000, "{transport}: {rates:?}");
+            assert!(rates.iter().all(|rate| *rate > 0), "{transport}: {rates:?}");
+        }
+        // Both at once, and each way: 2.5 MB of each at 40 Mbit/s take a second together. That it takes no longer is not asserted.
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            for (client, server) in sessions {
+                scope.spawn(|| exchange(client, server, &pattern(2_500_000, 3), &pattern(2_500_000, 5)));
+            }
+        });
+        assert!(begin.elapsed() > Duration::from_millis(850), "{transport}: {:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn bandwidth_is_promised_once_on_a_hop_by_quic_or_udt() {
+    for transport in ["quic", "udt"] {
+        let (first, second) = circuit(transport, "40mbit");
+        let (listener, addr) = destination();
+        let ask =
+            |rate| Ask { requirements: Requirements { rate: Some(rate), ..Requirements::default() }, ..Ask::to(addr) };
+        let (client, _) = ask(30_000_000).ask(first.addr).unwrap_or_else(|no| panic!("{no:?}"));
+        let (server, _) = listener.accept().unwrap();
+        for rates in [paced(&first, 1), paced(&second, 0)] {
+            assert!((1..=30_000_000).contains(&rates[0]), "{transport}: {rates:?}");
+        }
+        let no = ask(20_000_000).ask(first.addr).unwrap_err();
+        assert_eq!((no.code, no.limits.rate), (Code::Requirement, Some(10_000_000)), "{transport}: {no:?}");
+        exchange(client, server, &pattern(300_000, 3), &pattern(200_000, 5));
+        for gateway in [&first, &second] {
+            gateway.quiet();
+        }
+        let (client, _) = ask(40_000_000).ask(first.addr).unwrap_or_else(|no| panic!("{no:?}"));
+        client.shutdown(Shutdown::Both).unwrap();
+    }
 }

@@ -5,7 +5,8 @@
 mod support;
 
 use phoebus_proto::session::Code;
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
 use support::{ALLOW_ALL, Ask, Certificates, No, Pg, address, destination, exchange, pattern};
 
 /// A peer with this protection.
@@ -82,8 +83,16 @@ fn a_listener_can_turn_away_whoever_comes_in_the_clear() {
     let inside = address();
     let more = format!("{}[[listen]]\naddress = \"{inside}\"\nsecurity = \"encrypt\"\n", certificates.issue("pg1"));
     let gateway = Pg::start("pg1", &(more + ALLOW_ALL));
-    let asked = std::panic::catch_unwind(|| Ask::to(destination().1).ask(inside).is_ok());
-    assert!(!asked.unwrap_or(false), "nothing is to be had in the clear there");
+    // What comes back, if anything does, is no word of the session protocol: a TLS alert, or an end.
+    let (listener, addr) = destination();
+    let stream = TcpStream::connect(inside).unwrap();
+    stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    let error = Ask::to(addr).try_ask_on(stream).expect_err("nothing is to be had in the clear there");
+    let expected = [ErrorKind::InvalidData, ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset];
+    assert!(expected.contains(&error.kind()), "{error}");
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody was connected to");
+    assert_eq!(gateway.status().totals.sessions_opened, 0);
     // The other listener has not changed.
     let (client, server, _) = support::session(&gateway, |ask| ask);
     exchange(client, server, b"up", b"down");

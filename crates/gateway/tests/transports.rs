@@ -5,8 +5,11 @@
 
 mod support;
 
+use phoebus_gateway::Status;
+use phoebus_proto::session::Code;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::{ALLOW_ALL, Ask, Certificates, Pg, address, assert_reset, destination, exchange, expect, pattern, reset};
 
@@ -48,7 +51,11 @@ impl By {
 
 /// Gateways pg1, pg2, … with these hops between them, each ready for sessions to all that lies behind it.
 fn line(hops: &[By]) -> Vec<Pg> {
-    let addrs: Vec<_> = (0..=hops.len()).map(|_| address()).collect();
+    line_at(hops, &(0..=hops.len()).map(|_| address()).collect::<Vec<_>>())
+}
+
+/// The same at these addresses.
+fn line_at(hops: &[By], addrs: &[SocketAddr]) -> Vec<Pg> {
     let certificates = Certificates::new();
     let mut gateways: Vec<Pg> = Vec::new();
     for n in (0..addrs.len()).rev() {
@@ -65,9 +72,10 @@ fn line(hops: &[By]) -> Vec<Pg> {
             text += &hops[n].peer(&next, addrs[n + 1], 1);
             text += &format!("[[route]]\nto = \"*\"\nvia = \"{next}\"\n");
         }
+        text += "[[allow]]\nfrom = [\"::1\"]\nto = [\"127.0.0.0/8\"]\n";
         gateways.push(Pg::start_at(addrs[n], &format!("pg{}", n + 1), &(text + ALLOW_ALL)));
         if n < hops.len() {
-            let next = |status: &phoebus_gateway::Status| status.pools.iter().any(|pool| pool.idle > 0);
+            let next = |status: &Status| status.pools.iter().any(|pool| pool.idle > 0);
             gateways.last().unwrap().until(next, "a connection is ready");
         }
     }
@@ -186,4 +194,121 @@ fn a_receiver_that_stops_stops_the_sender_and_loses_nothing() {
         }
         assert_eq!(got, sent);
     });
+}
+
+/// A port of ::1 that is free for TCP and UDP.
+fn port_of_ipv6() -> SocketAddr {
+    loop {
+        let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+        let addr = listener.local_addr().unwrap();
+        if UdpSocket::bind(addr).is_ok() {
+            return addr;
+        }
+    }
+}
+
+#[test]
+fn every_hop_goes_over_ipv6_as_well() {
+    for hop in HOPS {
+        println!("{hop:?}");
+        let gateways = line_at(&[hop], &[port_of_ipv6(), port_of_ipv6()]);
+        let (client, server, report) = session(&gateways);
+        assert_eq!((report.carried[0].0.as_str(), report.carried[0].1.as_str()), (hop.transport, hop.security));
+        exchange(client, server, &pattern(500_000, 7), &pattern(600_000, 9));
+        gateways.iter().for_each(|gateway| assert_eq!(gateway.quiet(), (1, 0)));
+    }
+}
+
+#[test]
+fn bytes_are_spliced_where_both_sides_are_sockets_in_the_clear_and_nowhere_else() {
+    for hop in HOPS {
+        let gateways = line(&[hop]);
+        let (client, server, _) = session(&gateways);
+        exchange(client, server, &pattern(3 << 20, 1), &pattern(2 << 20, 2));
+        for gateway in &gateways {
+            gateway.quiet();
+            // Pipes are made when they are first needed, and nothing but a splice needs one.
+            let pipes = gateway.status().pipes.0;
+            assert_eq!(pipes > 0, hop.transport == "tcp" && hop.security != "encrypt", "{hop:?}: {pipes} pipes");
+        }
+    }
+}
+
+#[test]
+fn what_a_transport_knows_of_a_hop_is_in_the_status() {
+    for hop in HOPS {
+        let gateways = line(&[hop]);
+        let (client, mut server, _) = session(&gateways);
+        let stopped = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut to, block) = (&client, vec![7; 1 << 16]);
+                while !stopped.load(Ordering::Relaxed) {
+                    to.write_all(&block).unwrap();
+                }
+                to.shutdown(Shutdown::Write).unwrap();
+            });
+            scope.spawn(|| {
+                let mut got = vec![0; 1 << 16];
+                while server.read(&mut got).unwrap() > 0 {}
+                server.shutdown(Shutdown::Write).unwrap();
+            });
+            let _stop = Stop(&stopped);
+            let knows = |status: &Status| {
+                let stats = status.sessions[0].hops[1].stats.as_ref().unwrap();
+                let times = stats.rtt_us > 0 && stats.rtt_var_us > 0 && stats.min_rtt_us > 0;
+                let counts = stats.bytes_acked > 1 << 20 && stats.bytes_sent >= stats.bytes_acked;
+                let windows = stats.in_flight > 0 && stats.congestion_window > 0 && stats.segment_size > 500;
+                times && counts && windows && stats.delivery_rate > 0 && stats.send_buffer > 0 && !stats.closed
+            };
+            let status = gateways[0].until(knows, &format!("{hop:?}: all is known"));
+            let stats = status.sessions[0].hops[1].stats.clone().unwrap();
+            // The mean may stay below the least of late only for as long as it takes to follow.
+            assert!(stats.min_rtt_us < 1_000_000 && stats.rtt_us < 60_000_000, "{hop:?}: {stats:?}");
+            let received = |status: &Status| {
+                let stats = status.sessions[0].hops[0].stats.as_ref().unwrap();
+                stats.bytes_received > 1 << 20 && stats.receive_buffer > 0
+            };
+            gateways[1].until(received, &format!("{hop:?}: what came is counted"));
+        });
+        assert_eq!(gateways[0].quiet().1, 0, "{hop:?}");
+    }
+}
+
+/// Has the sender of a test stop, also of one that fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_configured_transport_is_never_replaced_by_another() {
+    for by in HOPS.into_iter().filter(|by| by.transport != "tcp") {
+        for is_filtered in [false, true] {
+            let (certificates, addrs) = (Certificates::new(), [address(), address()]);
+            let tls = ["pg1", "pg2"].map(|name| certificates.issue(name));
+            // TCP is to be had there, and would do.
+            let tcp = By { transport: "tcp", ..by };
+            let second = format!("{}{}{ALLOW_ALL}", tls[1], tcp.peer("pg1", addrs[0], 0));
+            let second = Pg::start_at(addrs[1], "pg2", &second);
+            // Whatever comes here is never answered.
+            let _hole = is_filtered.then(|| UdpSocket::bind(addrs[1]).unwrap());
+            let first = format!(
+                "{}{}[[route]]\nto = \"*\"\nvia = \"pg2\"\n{ALLOW_ALL}[limits]\nhandshake_timeout = \"2s\"\n",
+                tls[0],
+                by.peer("pg2", addrs[1], 0)
+            );
+            let first = Pg::start_at(addrs[0], "pg1", &first);
+            let (_listener, addr) = destination();
+            let no = Ask::to(addr).ask(first.addr).map(drop).expect_err("nobody listens for that transport");
+            assert!(matches!(no.code, Code::Refused | Code::TimedOut), "{by:?}, filtered: {is_filtered}: {no:?}");
+            assert_eq!(no.hop, "pg2");
+            let status = first.status();
+            assert_eq!((status.pools[0].transport.as_str(), status.totals.sessions_opened), (by.transport, 0));
+            assert_eq!(second.status().totals.sessions_opened, 0);
+        }
+    }
 }

@@ -115,7 +115,11 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
             for hop in hops() {
                 let warm = if hop.warm { " warm" } else { "" };
                 let rtt = hop.rtt_us as f64 / 1000.0;
-                write!(line, "{} –{rtt:.1}ms {}/{}{warm}→ ", hop.from, hop.transport, hop.congestion_control)?;
+                write!(line, "{} –{rtt:.1}ms {}", hop.from, hop.transport)?;
+                if hop.streams > 1 {
+                    write!(line, "*{}", hop.streams)?;
+                }
+                write!(line, "/{}{warm}→ ", hop.congestion_control)?;
             }
             write!(line, "{destination}")?;
             hops().filter(|hop| !hop.note.is_empty()).try_for_each(|hop| write!(line, "; {}", hop.note))
@@ -320,9 +324,10 @@ fn write_hop(line: &mut Text, comma: &str, hop: &HopReport) -> fmt::Result {
         Escaped(line).write_str(value)?;
         line.write_str("\",")?;
     }
-    let HopReport { rtt_us, send_buffer, receive_buffer, warm, .. } = hop;
+    let HopReport { rtt_us, send_buffer, receive_buffer, warm, rate, .. } = hop;
+    let streams = hop.streams.max(1);
     write!(line, "\"rtt_us\":{rtt_us},\"send_buffer\":{send_buffer},")?;
-    write!(line, "\"receive_buffer\":{receive_buffer},\"warm\":{warm}}}")
+    write!(line, "\"receive_buffer\":{receive_buffer},\"warm\":{warm},\"streams\":{streams},\"rate\":{rate}}}")
 }
 
 /// An error number in words.

@@ -281,6 +281,18 @@ except OSError as error:
     print(error.strerror, flush=True)
 "#;
 
+/// A process that is being killed has no words any more before it has closed its sockets, and is a zombie after that.
+fn until_gone(pid: i32) {
+    let begun = Instant::now();
+    while let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
+        if stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')) {
+            return;
+        }
+        assert!(begun.elapsed() < LIMIT, "{stat}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Runs [`READER`] and kills its agent while it reads.
 fn read_through_a_death(place: &Place, mut python: Command, url: &str) -> Vec<String> {
     let (host, port) = url.strip_prefix("http://").unwrap().split_once(':').unwrap();
@@ -292,6 +304,7 @@ fn read_through_a_death(place: &Place, mut python: Command, url: &str) -> Vec<St
     assert_eq!(agents.len(), 1);
     kill(agents[0]);
     place.until_agents(0);
+    until_gone(agents[0]);
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     said.extend(lines.map(Result::unwrap));
     child.wait().unwrap();

@@ -1,13 +1,13 @@
 //! What is to carry a segment, from what was measured of it (S1, S12): figures in, a decision and its reason out.
 //!
-//! [`RULES`] is the table, [`choose`] goes through it. Nothing here knows of connections or clocks: `crate::survey` keeps the
-//! figures, `crate::pool` does what was decided.
+//! [`RULES`] is the table, [`choose`] goes through it; [`in_order`] does without. Nothing here knows of connections or clocks:
+//! `crate::survey` keeps the figures, `crate::pool` does what was decided.
 
 mod rules;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use rules::{Carry, Figure, RULES, Rule, STREAMS_MAX, Streams, When};
+pub(crate) use rules::{Carry, Figure, PREFERRED, RULES, Rule, STREAMS_MAX, Streams, When};
 
 use phoebus_net::{Buffer, CongestionControl};
 use phoebus_proto::units::{BitRate, ByteSize};
@@ -59,8 +59,8 @@ pub(crate) struct Situation<'a> {
 /// What is to carry the segment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Decision {
-    /// The rule that would count if everything allowed were to be had, and its way: places in [`RULES`] and among the
-    /// candidates.
+    /// The rule that would count if everything allowed were to be had, and its way: places in [`RULES`] (its end, where order
+    /// counts) and among the candidates.
     pub(crate) wished: (usize, usize),
     /// The rule that counts.
     pub(crate) rule: &'static Rule,
@@ -88,29 +88,39 @@ pub(crate) fn choose(situation: &Situation, held: Option<usize>) -> Decision {
         None => (0..RULES.len()).find_map(|rule| fits(rule, 1.0, true)).unwrap_or(last),
     };
     let (rule, way) = (wished.0..RULES.len()).find_map(|rule| fits(rule, MARGIN, false)).unwrap_or(last);
-    let transport = situation.candidates.get(way).map_or("", |candidate| candidate.transport);
-    let rule = &RULES[rule];
-    Decision {
-        wished,
-        rule,
-        way,
-        control: match (situation.control, rule.carry) {
-            (CongestionControl::Auto, _) if transport != "tcp" => CongestionControl::Model,
-            (CongestionControl::Auto, Carry::Tcp(control)) if control != CongestionControl::Auto => control,
-            // What `auto` comes to, so that connections are not made anew for another word.
-            (CongestionControl::Auto, _) if situation.bbr => CongestionControl::Bbr,
-            (CongestionControl::Auto, _) => CongestionControl::System,
-            (configured, _) => configured,
-        },
-        streams: match rule.streams {
-            Streams::One => 1,
-            Streams::Needed => (situation.need().ceil() as u16).clamp(1, STREAMS_MAX),
-        },
-        buffer: if transport == "tcp" { Buffer::Auto } else { situation.window() },
-    }
+    situation.decision(wished, &RULES[rule], way)
+}
+
+/// The first candidate that is to be had, whatever was measured.
+pub(crate) fn in_order(situation: &Situation) -> Decision {
+    let way = situation.way(PREFERRED.carry, false).unwrap_or(0);
+    situation.decision((RULES.len() - 1, 0), &PREFERRED, way)
 }
 
 impl Situation<'_> {
+    /// That `rule` counts, and takes this way.
+    fn decision(&self, wished: (usize, usize), rule: &'static Rule, way: usize) -> Decision {
+        let transport = self.candidates.get(way).map_or("", |candidate| candidate.transport);
+        Decision {
+            wished,
+            rule,
+            way,
+            control: match (self.control, rule.carry) {
+                (CongestionControl::Auto, _) if transport != "tcp" => CongestionControl::Model,
+                (CongestionControl::Auto, Carry::Tcp(control)) if control != CongestionControl::Auto => control,
+                // What `auto` comes to, so that connections are not made anew for another word.
+                (CongestionControl::Auto, _) if self.bbr => CongestionControl::Bbr,
+                (CongestionControl::Auto, _) => CongestionControl::System,
+                (configured, _) => configured,
+            },
+            streams: match rule.streams {
+                Streams::One => 1,
+                Streams::Needed => (self.need().ceil() as u16).clamp(1, STREAMS_MAX),
+            },
+            buffer: if transport == "tcp" { Buffer::Auto } else { self.window() },
+        }
+    }
+
     /// The way that is taken by what a rule wants carried so, among `all` or those that are to be had.
     fn way(&self, carry: Carry, all: bool) -> Option<usize> {
         let suits = |transport: &str| match carry {

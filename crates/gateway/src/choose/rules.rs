@@ -1,5 +1,5 @@
 //! The rules by which `auto` chooses, in the order in which they count; the guide shows them as the same table
-//! (docs/guide/gateway.md, "Let it choose"), and a test holds the two together.
+//! (docs/guide/transports.md, "Let it choose"), and a test holds the two together.
 
 use Carry::{Modelled, Tcp, Whatever};
 use Figure::{Loss, Need, RoundTrip};
@@ -72,6 +72,15 @@ pub(crate) const LEAST_LOSS: f64 = 1e-5;
 
 /// How much further than its bound a figure must go for what is in force to be given up.
 pub(crate) const MARGIN: f64 = 1.5;
+
+/// What counts instead of [`RULES`] where the order of what is allowed does.
+pub(crate) const PREFERRED: Rule = Rule {
+    name: "preferred",
+    when: &[],
+    carry: Whatever,
+    streams: Streams::One,
+    why: "it is the first in order that is to be had",
+};
 
 /// The first that fits, and whose transport is allowed and to be had.
 pub(crate) const RULES: [Rule; 8] = [

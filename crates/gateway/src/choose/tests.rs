@@ -104,6 +104,30 @@ fn windows_grow_with_what_was_seen() {
     assert_eq!(window(1e10, 100, Some(10_000_000_000)), Buffer::Auto);
 }
 
+#[test]
+fn where_order_counts_the_first_that_is_to_be_had_is_taken_on_every_path() {
+    let decide = |can: [bool; 3], figures: Figures, bbr: bool| {
+        let transports = ["quic", "udt", "tcp"];
+        let candidates: Vec<_> =
+            transports.into_iter().zip(can).map(|(transport, can)| Candidate { transport, can }).collect();
+        let control = CongestionControl::Auto;
+        let decision = in_order(&Situation { figures, capacity: None, bbr, control, candidates: &candidates });
+        (decision.wished.1, transports[decision.way], decision.control, decision.streams)
+    };
+    let near = Figures { round_trip: Some(Duration::from_micros(100)), loss: Some(0.0), rate: Some(1e9) };
+    let far = Figures { round_trip: Some(Duration::from_millis(200)), loss: Some(0.01), rate: Some(1e7) };
+    for figures in [Figures::default(), near, far] {
+        for bbr in [false, true] {
+            let tcp = if bbr { CongestionControl::Bbr } else { CongestionControl::System };
+            let all = |can| decide(can, figures, bbr);
+            assert_eq!(all([true; 3]), (0, "quic", CongestionControl::Model, 1));
+            assert_eq!(all([false, true, true]), (0, "udt", CongestionControl::Model, 1));
+            assert_eq!(all([false, false, true]), (0, "tcp", tcp, 1));
+            assert_eq!(all([false; 3]), (0, "quic", CongestionControl::Model, 1));
+        }
+    }
+}
+
 /// The guide's table is this one.
 #[test]
 fn the_guide_shows_the_rules() {
@@ -123,8 +147,8 @@ fn the_guide_shows_the_rules() {
     });
     let head = "| rule | when | transport | control | streams | because |\n|---|---|---|---|---|---|\n";
     let table: String = std::iter::once(head.to_owned()).chain(rows).collect();
-    let guide = include_str!("../../../../docs/guide/gateway.md");
-    assert!(guide.contains(&table), "docs/guide/gateway.md does not have this table:\n{table}");
+    let guide = include_str!("../../../../docs/guide/transports.md");
+    assert!(guide.contains(&table), "docs/guide/transports.md does not have this table:\n{table}");
 }
 
 fn paths() -> impl Strategy<Value = Path> {

@@ -1,8 +1,13 @@
 //! The configuration of a client-side agent (S1): a gateway on loopback with one peer, for the programs of one user.
+//!
+//! Where several transports may carry its hop, the first that is to be had does, by the same means as between gateways
+//! (`crate::pool`), but without their rules: those save a shared host processor time, and wait for measurements; a user's hop
+//! wants connections that cost no handshake however many come at once, which the streams of QUIC are.
 
 use super::pattern::Net;
 use super::{
-    Allowed, Auth, ClientCertificate, Config, Limits, Listen, Log, Pattern, Peer, Places, Pool, Route, Rule, Source,
+    AUTO, Allowed, Auth, ClientCertificate, Config, Limits, Listen, Log, Pattern, Peer, Places, Pool, Route, Rule,
+    Source,
 };
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
@@ -19,10 +24,11 @@ use std::sync::Arc;
 pub struct Agent {
     /// The first gateway, as programs name it in their paths. Its certificate has to be for this host.
     pub gateway: Endpoint,
-    /// The port that takes the hop.
+    /// The port that takes the hop, where its transport has none of its own, and the beacon beside it.
     pub port: u16,
-    /// What carries the hop: the name of a transport, or `auto`. All of it is encrypted.
-    pub transport: String,
+    /// What may carry the hop, the preferred first, at least one; all of it is encrypted. A single one is never replaced. Of
+    /// several, the first that is to be had carries new sessions; those before it are tried again from time to time.
+    pub ways: Vec<Allowed>,
     /// How it is set up.
     pub congestion_control: CongestionControl,
     /// Whom the agent trusts, and who its user is.
@@ -41,7 +47,7 @@ impl Config {
     /// The configuration of an agent. It listens on ports of loopback that the kernel chooses, takes sessions from whoever
     /// knows the secret, hands all of them to its gateway, and connects to nothing itself.
     pub fn agent(agent: Agent) -> Self {
-        let Agent { gateway, port, transport, congestion_control, credentials, contact, secret, ipv6, admin } = agent;
+        let Agent { gateway, port, ways, congestion_control, credentials, contact, secret, ipv6, admin } = agent;
         // A path of loopback has nothing to model, and pacing only costs there.
         let default = Arc::new(Profile { congestion_control: CongestionControl::System, ..Profile::default() });
         let profile = Arc::new(Profile { congestion_control, ..Profile::default() });
@@ -56,11 +62,16 @@ impl Config {
         };
         let four = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let six = ipv6.then(|| SocketAddr::from((Ipv6Addr::LOCALHOST, 0)));
+        let transport = match &ways[..] {
+            [only] => only.transport.clone(),
+            _ => AUTO.to_owned(),
+        };
         let peer = Peer {
             name: name.clone(),
             address: Endpoint { host: gateway.host.clone(), port },
-            allowed: Allowed::by(&transport),
             transport,
+            allowed: ways,
+            in_order: true,
             security: Security::Encrypt,
             profile,
             from: Vec::new(),
@@ -90,6 +101,7 @@ impl Config {
             admin,
             places: Places::default(),
             log: Log::default(),
+            inlet: None,
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod agent;
 mod allowed;
+mod destination;
 mod driver;
 mod error;
 mod pattern;
@@ -15,6 +16,7 @@ mod security;
 pub use agent::Agent;
 pub(crate) use allowed::AUTO;
 pub use allowed::Allowed;
+pub use destination::{Destination, Origin};
 pub use driver::Driver;
 pub use error::ConfigError;
 pub(crate) use pattern::is_local;
@@ -22,6 +24,7 @@ pub use pattern::{Net, Pattern, Proved};
 pub use raw::{Auth, ClientCertificate, Limits, Log, LogFormat, LogLevel, Pool};
 pub use security::transports;
 
+use crate::inlet::Inlet;
 use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
@@ -66,10 +69,12 @@ pub struct Config {
     pub limits: Limits,
     /// Where `phoebus status` asks.
     pub admin: Option<PathBuf>,
-    /// Where the listeners' addresses and the administration socket stand in the file, for what turns out later.
+    /// Where in the file stands what only the start shows to be impossible.
     pub(crate) places: Places,
     /// How the log is written.
     pub log: Log,
+    /// Where sessions go that end here, in the place of connections to their destinations.
+    pub inlet: Option<Arc<dyn Inlet>>,
 }
 
 /// `FILE:LINE:COLUMN` of what only the system can refuse.
@@ -78,6 +83,8 @@ pub(crate) struct Places {
     /// Of the addresses, in the order of [`Config::listeners`].
     pub(crate) listeners: Vec<String>,
     pub(crate) admin: String,
+    /// Of `limits.sessions`; the file alone where it does not say.
+    pub(crate) sessions: String,
 }
 
 /// A socket that accepts sessions.
@@ -108,6 +115,8 @@ pub struct Peer {
     pub transport: String,
     /// What may carry them, the preferred first: that one alone, or what `auto` chooses from.
     pub allowed: Vec<Allowed>,
+    /// Whether `auto` has the first of them that is to be had, whatever is measured.
+    pub in_order: bool,
     /// The least protection of connections to it and from it.
     pub security: Security,
     /// How connections to it are set up.

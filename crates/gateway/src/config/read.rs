@@ -9,6 +9,7 @@ use phoebus_proto::session::bundle::STREAMS_MAX;
 use phoebus_proto::units::Span;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +56,12 @@ impl Reader<'_> {
         let direct = self.profile(None, &profiles)?;
         let rates = profiles.values().filter_map(|profile| Some((profile.name.clone(), profile.rate?))).collect();
         let places = Places {
-            listeners: raw.listen.iter().map(|listen| self.place(&listen.address)).collect(),
-            admin: raw.admin.socket.as_ref().map(|socket| self.place(socket)).unwrap_or_default(),
+            listeners: raw.listen.iter().map(|listen| self.place(listen.address.span())).collect(),
+            admin: raw.admin.socket.as_ref().map(|socket| self.place(socket.span())).unwrap_or_default(),
+            sessions: match self.span(&["limits", "sessions"]) {
+                Some(span) => self.place(span),
+                None => self.file.display().to_string(),
+            },
         };
         let admin = raw.admin.socket.map(|socket| self.admin(socket)).transpose()?;
         Ok(Config {
@@ -75,6 +80,7 @@ impl Reader<'_> {
             admin,
             places,
             log: raw.log,
+            inlet: None,
         })
     }
 
@@ -212,6 +218,7 @@ impl Reader<'_> {
                 security: self.peer_security(peer, &transport, carriage)?,
                 transport,
                 allowed,
+                in_order: false,
                 profile,
                 from: peer.from.iter().map(|net| self.parse(net)).collect::<Result<_, _>>()?,
                 pool,
@@ -343,24 +350,26 @@ impl Reader<'_> {
     }
 
     /// `FILE:LINE:COLUMN` of a value.
-    fn place<T>(&self, value: &Spanned<T>) -> String {
-        let (line, column) = phoebus_proto::text::place(self.text.get(..value.span().start).unwrap_or_default());
+    fn place(&self, value: Range<usize>) -> String {
+        let (line, column) = phoebus_proto::text::place(self.text.get(..value.start).unwrap_or_default());
         format!("{}:{line}:{column}", self.file.display())
     }
 
     /// As [`Reader::at`], of the value of a key that is named from the top of the file on.
     fn at_key(&self, key: &[&str], message: impl Into<String>) -> ConfigError {
-        let span = || {
-            let (last, tables) = key.split_last()?;
-            let file = DeTable::parse(self.text).ok()?;
-            let table = tables.iter().try_fold(file.get_ref(), |table, name| table.get(*name)?.get_ref().as_table())?;
-            Some(table.get(*last)?.span())
-        };
-        match span() {
+        match self.span(key) {
             Some(span) => ConfigError::at(self.file, self.text, span, message),
             // It comes from what is in force where the file says nothing.
             None => ConfigError::new(self.file, message),
         }
+    }
+
+    /// Where the value of such a key stands, if there is one.
+    fn span(&self, key: &[&str]) -> Option<Range<usize>> {
+        let (last, tables) = key.split_last()?;
+        let file = DeTable::parse(self.text).ok()?;
+        let table = tables.iter().try_fold(file.get_ref(), |table, name| table.get(*name)?.get_ref().as_table())?;
+        Some(table.get(*last)?.span())
     }
 
     fn whole(&self, message: &str) -> ConfigError {

@@ -95,6 +95,11 @@ impl Reader<'_> {
                 least => least,
             },
         };
+        if listen.unprotected && !listen.public {
+            let message = "unprotected = true allows what public = true refuses, and means nothing without it; expected both, or \
+                           neither";
+            return Err(self.at(address, message.to_owned()));
+        }
         // Whoever guesses or sees a few numbers can send packets that count as the peer's; TCP at least checks those.
         if listen.public && !listen.unprotected && least == Security::None && transport != "tcp" {
             let message = format!(

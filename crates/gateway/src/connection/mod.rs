@@ -104,6 +104,9 @@ pub(crate) fn serve(shared: &Arc<Shared>, accepted: Box<dyn Pending>, from: Sock
                 return;
             }
         };
+        if !stream.is_current() {
+            return turn_away(&stream, from);
+        }
         let connection = Connection {
             acceptor: Acceptor::new(&shared.setup().config.name),
             shared,
@@ -122,6 +125,12 @@ pub(crate) fn serve(shared: &Arc<Shared>, accepted: Box<dyn Pending>, from: Sock
         Box::new(connection).serve().await;
     };
     Place::spawn(place, start);
+}
+
+/// Has `stream` end unheard, so that whoever asks does so on a connection that proves anew who it is (`docs/protocol/session.md` §6.5).
+fn turn_away(stream: &Stream, from: SocketAddr) {
+    debug!(%from, "certificates were replaced or have expired since this connection was made");
+    stream.blame(Code::AuthRequired);
 }
 
 fn said(error: Option<std::io::Error>) -> String {
@@ -176,6 +185,9 @@ impl Connection {
             if let Err(parting) = Box::pin(self.next_request()).await {
                 self.heed(&parting);
                 return Box::pin(self.part(parting)).await;
+            }
+            if !self.stream.is_current() {
+                return turn_away(&self.stream, self.from);
             }
             let setup = self.shared.setup();
             let refusal = match self.asked(&setup) {
@@ -244,7 +256,7 @@ impl Connection {
     /// Waits until something is asked for: a stranger, and anyone before its greeting, until the deadline; a peer, and a
     /// client that is kept, longer.
     async fn next_request(&mut self) -> Result<(), Parting> {
-        let shared = self.shared.clone();
+        let (shared, stream) = (self.shared.clone(), self.stream.clone());
         let request = async {
             let late = |_| Parting::Late;
             timeout_at(self.deadline.into(), greeting(&self.stream, &mut self.acceptor)).await.map_err(late)??;
@@ -269,6 +281,7 @@ impl Connection {
             biased;
             result = request => result,
             () = shared.reached(Phase::Draining) => Err(Parting::Draining),
+            () = stream.lapsed() => Err(Parting::Lapsed),
         }
     }
 

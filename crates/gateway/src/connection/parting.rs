@@ -19,6 +19,8 @@ pub(super) enum Parting {
     Failed(HandshakeError),
     Late,
     Draining,
+    /// What its other end has proved counts no more.
+    Lapsed,
 }
 
 impl From<HandshakeError> for Parting {
@@ -36,17 +38,21 @@ impl Connection {
             && is_death(error)
         {
             let Some(pool) = self.caller(&setup).peer() else {
-                let sessions = self.shared.sessions.client_died(self.acceptor.peer_instance());
+                let instance = self.acceptor.peer_instance();
+                let sessions = self.shared.sessions.client_died(instance, self.stream.security());
                 return debug!(from = %self.from, sessions, "a client's agent has died: its beacon was reset");
             };
-            let (peer, sessions) = (&pool.peer.name, self.shared.sessions.peer_died(&pool.peer.name));
-            pool.give_up();
+            let peer = &pool.peer.name;
+            let sessions = self.shared.sessions.peer_died(peer, self.stream.security());
+            pool.give_up(&self.stream);
             warn!(peer, sessions, "the peer has died: its beacon was reset");
         }
     }
 
     /// Says why the connection ends, if there is anything to say, and ends it.
     pub(super) async fn part(mut self: Box<Self>, why: Parting) {
+        // It is no sign of death when a beacon goes that is to be lit anew.
+        let in_peace = matches!(why, Parting::Lapsed);
         // Those who have left the stage of strangers may go as they please.
         let stranger = self.slot.take().is_some();
         match why {
@@ -63,7 +69,7 @@ impl Connection {
             Parting::Failed(_) if self.acceptor.state() == State::Greeting => {
                 count(&self.shared.counters.handshakes_failed);
             }
-            Parting::Failed(_) | Parting::Late | Parting::Draining => {}
+            Parting::Failed(_) | Parting::Late | Parting::Draining | Parting::Lapsed => {}
         }
         let words = async {
             send_outgoing(&self.stream, &mut self.acceptor).await?;
@@ -74,7 +80,7 @@ impl Connection {
             self.stream.delivered(Duration::MAX).await
         };
         // One who does not listen is reset.
-        if let Ok(Ok(())) = timeout(LAST_WORDS, words).await {
+        if let (_, true) | (Ok(Ok(())), _) = (timeout(LAST_WORDS, words).await, in_peace) {
             self.stream.disarm();
         }
     }

@@ -5,6 +5,7 @@ use super::{Pool, Way, lock};
 use crate::live::Sessions;
 use crate::transports::shows_death;
 use phoebus_net::Stream;
+use phoebus_net::transport::Security;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::Hello;
 use std::io;
@@ -48,13 +49,20 @@ impl Pool {
                     info!(peer = self.peer.name, "a beacon is lit beside {}", self.hidden());
                     self.has_beacon.store(true, Ordering::Relaxed);
                     let out = tokio::select! {
-                        out = out(&stream) => out,
+                        out = out(&stream) => Some(out),
+                        () = stream.lapsed() => None,
                         () = self.ended.notified() => return stream.disarm(),
                     };
+                    let Some(out) = out else {
+                        // Another takes its place at once.
+                        stream.disarm();
+                        continue;
+                    };
                     self.has_beacon.store(false, Ordering::Relaxed);
-                    self.heed(&out, &sessions);
+                    self.heed(&out, &stream, &sessions);
                 }
                 failed => {
+                    self.has_beacon.store(false, Ordering::Relaxed);
                     let why = match failed {
                         Ok(Err(refusal)) => refusal.reason,
                         _ => format!("{} did not answer in time", self.peer.name),
@@ -83,12 +91,14 @@ impl Pool {
         missing.then_some("no TCP connection beside it tells of the peer's death")
     }
 
-    /// Lets everything go that is connected to a peer that has died.
-    pub(crate) fn give_up(&self) {
-        for way in &self.ways {
-            way.over.abandon(&self.peer.name, Code::Reset, "the peer's process has died");
+    /// Lets everything go that is connected to a peer that has died, as `beacon` says, which may be believed about that.
+    pub(crate) fn give_up(&self, beacon: &Stream) {
+        if beacon.security() > Security::None {
+            for way in &self.ways {
+                way.over.abandon(&self.peer.name, Code::Reset, "the peer's process has died");
+            }
         }
-        lock(&self.idle).clear();
+        lock(&self.idle).retain(|warm| !is_believed(beacon.security(), warm.stream.security()));
     }
 
     async fn light(&self, beside: &Way) -> Result<Arc<Stream>, crate::refusal::Refusal> {
@@ -104,12 +114,12 @@ impl Pool {
         ways.collect::<Vec<_>>().join(" and ")
     }
 
-    fn heed(&self, out: &Out, sessions: &Sessions) {
+    fn heed(&self, out: &Out, beacon: &Stream, sessions: &Sessions) {
         let peer = &self.peer.name;
         match out {
             Out::Dead => {
-                let ended = sessions.peer_died(peer);
-                self.give_up();
+                let ended = sessions.peer_died(peer, beacon.security());
+                self.give_up(beacon);
                 warn!(
                     peer,
                     sessions = ended,
@@ -144,6 +154,12 @@ async fn out(stream: &Stream) -> Out {
             Err(error) => Out::Silent(error),
         };
     }
+}
+
+/// Whether a beacon of this protection says anything about connections of that one. Whoever can send packets can reset one in the
+/// clear, or light one under another's name; what nobody can forge does not end by it.
+pub(crate) fn is_believed(beacon: Security, connection: Security) -> bool {
+    beacon > Security::None || connection == Security::None
 }
 
 /// Whether a beacon that fails so says that the process at its other end has died.

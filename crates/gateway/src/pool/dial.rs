@@ -80,7 +80,14 @@ impl Pool {
 
     /// A connection that is ready for sessions, reached within `limit`.
     pub(super) async fn greet(&self, by: &Arc<Chosen>, limit: Duration) -> Result<Warm, Refusal> {
-        let warm = self.greet_on(self.dial(by, limit).await?, by, &self.own.hello()).await?;
+        let hello = self.own.hello();
+        let warm = match self.greet_on(self.dial(by, limit).await?, by, &hello).await {
+            // By a new connection, if it was a stream of one that gets no more.
+            Err(refusal) if refusal.code == Code::AuthRequired && self.has_streams() => {
+                self.greet_on(self.dial(by, limit).await?, by, &hello).await?
+            }
+            greeted => greeted?,
+        };
         self.survey.works(self.transport_of(&warm));
         if let Ok(stats) = warm.stream.stats() {
             self.survey.saw_stats(&stats, Instant::now());
@@ -95,7 +102,10 @@ impl Pool {
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
         let mode = mode_on(&stream, 1);
         let mut warm = Warm::new(stream, asking, mode, by.clone());
-        answer(&warm.stream, &mut warm.asking, &mut false).await.map_err(|error| self.failed(&error))?;
+        if let Err(error) = answer(&warm.stream, &mut warm.asking, &mut false).await {
+            warm.turned_away(&error);
+            return Err(self.failed(&error));
+        }
         if let Some(hello) = warm.asking.hello()
             && hello.name != self.peer.name
             // An agent knows its gateway by the name that its user has for it.

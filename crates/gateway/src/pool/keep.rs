@@ -63,6 +63,7 @@ impl Pool {
             self.fall_back(&by, &refusal);
             lost += 1;
             if lost >= self.ways.len() {
+                self.nowhere();
                 return Err(refusal);
             }
         }
@@ -75,7 +76,7 @@ impl Pool {
         let mut woken = false;
         while !self.closed.load(Ordering::Relaxed) {
             let by = self.chosen();
-            // Before the first it is not known whether there is to be more than one.
+            // Whether there is to be more than one may not be known before the first.
             let known = self.way(&by).has_streams.get().is_some();
             let most = if known { DIALS } else { 1 };
             let ready = lock(&self.idle).len();
@@ -103,11 +104,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes a connection ahead of need, now: whether the peer can be had shows.
-    pub(crate) async fn try_peer(&self) -> Result<(), Refusal> {
-        let mut first: Option<Refusal> = None;
+    /// Makes a connection ahead of need, now: whether the peer can be had shows. Tries each way once; those that led nowhere,
+    /// and why, are the error.
+    pub(crate) async fn try_peer(&self) -> Result<(), Vec<(String, String)>> {
+        let mut failed = Vec::new();
         for left in (0..self.ways.len()).rev() {
-            let by = self.chosen();
+            // Connections are made ready at the same time, which may have found out more than this.
+            let by = self.next_after(&failed);
             let limit = self.patience().filter(|_| left > 0).unwrap_or(self.limits.greeting);
             match timeout(limit, self.greet(&by, limit)).await.unwrap_or_else(|_| Err(self.unanswered(limit))) {
                 Ok(warm) => {
@@ -116,11 +119,12 @@ impl Pool {
                 }
                 Err(refusal) => {
                     self.fall_back(&by, &refusal);
-                    first.get_or_insert(refusal);
+                    failed.push((self.way(&by).transport.to_string(), refusal.reason));
                 }
             }
         }
-        first.map_or(Ok(()), Err)
+        self.nowhere();
+        Err(failed)
     }
 
     /// The connection used last: its window is the freshest. One that was not used yet has none.
@@ -141,6 +145,10 @@ impl Pool {
                 self.wanted.notify_one();
             }
             let warm = warm?;
+            if !warm.stream.is_current() {
+                warm.stream.disarm();
+                continue;
+            }
             match warm.stream.is_quiet() {
                 Ok(true) => return warm.rehomed(),
                 _ => self.counts.stale.fetch_add(1, Ordering::Relaxed),
@@ -151,7 +159,7 @@ impl Pool {
     pub(super) fn keep(&self, mut warm: Warm) {
         warm.since = Instant::now();
         let mut idle = lock(&self.idle);
-        let outdated = !warm.by.is_like(&self.chosen());
+        let outdated = !warm.by.is_like(&self.chosen()) || !warm.stream.is_current();
         if outdated || self.closed.load(Ordering::Relaxed) || idle.len() >= self.most() {
             warm.stream.disarm();
         } else {
@@ -159,9 +167,17 @@ impl Pool {
         }
     }
 
-    /// Drops idle connections that have died, and those above the minimum that are too old.
+    /// Drops idle connections that have died, those whose proof has lapsed, and those above the minimum that are too old.
     fn sweep(&self) {
         let mut idle = lock(&self.idle);
+        let lapsed = idle.extract_if(.., |warm| !warm.stream.is_current());
+        let lapsed = lapsed.inspect(|warm| warm.stream.disarm()).count();
+        if lapsed > 0 {
+            info!(
+                peer = self.peer.name,
+                lapsed, "certificates were replaced or have expired: connections are made anew"
+            );
+        }
         let before = idle.len();
         idle.retain(|warm| matches!(warm.stream.is_quiet(), Ok(true)));
         if idle.len() < before {
@@ -193,8 +209,8 @@ impl Pool {
         if self.has_streams() { hops.min(1) } else { hops * usize::from(self.streams()) }
     }
 
-    /// Whether sessions by the way in force are streams of one connection, as far as was seen.
-    fn has_streams(&self) -> bool {
+    /// Whether sessions by the way in force are streams of one connection, as far as is known.
+    pub(super) fn has_streams(&self) -> bool {
         self.way(&self.chosen()).has_streams.get() == Some(&true)
     }
 }

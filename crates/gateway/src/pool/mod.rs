@@ -10,7 +10,7 @@ mod spare;
 mod warm;
 mod way;
 
-pub(crate) use beacon::is_death;
+pub(crate) use beacon::{is_believed, is_death};
 pub(crate) use warm::{Unplugged, Warm};
 pub use way::ChoiceStatus;
 pub(crate) use way::Way;
@@ -198,21 +198,23 @@ impl Pool {
         }
     }
 
-    /// By the way in force; if that does not lead to the peer, by the next.
+    /// By the way in force; if that does not lead to the peer, by the next, even where all were found to fail at some time.
     async fn open_unhurried(&self, request: &Request, streams: u16) -> Result<Warm, Refusal> {
-        let mut first: Option<Refusal> = None;
+        let (mut first, mut failed): (Option<Refusal>, _) = (None, Vec::new());
         for left in (0..self.ways.len()).rev() {
-            let by = self.chosen();
+            let by = self.next_after(&failed);
             let patience = self.patience().filter(|_| left > 0).unwrap_or(Duration::MAX);
             match self.open_by(&by, patience, request, streams).await {
                 Ok(warm) => return Ok(warm),
                 Err(Unheard { refusal, dead: true, .. }) => {
                     self.fall_back(&by, &refusal);
+                    failed.push((self.way(&by).transport.to_string(), refusal.reason.clone()));
                     first.get_or_insert(refusal);
                 }
                 Err(unheard) => return Err(unheard.refusal),
             }
         }
+        self.nowhere();
         Err(first.unwrap_or_else(|| Refusal::new(Code::Internal, "there is no way to the peer")))
     }
 
@@ -242,7 +244,7 @@ impl Pool {
         let (mut warm, mut manner) = self.ask_anew(by, patience, request, streams).await?;
         let mut heard = self.hear(&mut warm, patience).await;
         if matches!(heard, Err(Unheard { dead: true, .. })) && warm.is_one_of_many() {
-            // The connection that this was to be a stream of had died unnoticed.
+            // The connection that this was to be a stream of had died unnoticed, or gets no more streams.
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
             (warm, manner) = self.ask_anew(by, patience, request, streams).await?;
             heard = self.hear(&mut warm, patience).await;
@@ -258,10 +260,10 @@ impl Pool {
         let stream = warm.stream.clone();
         tokio::select! {
             biased;
-            result = answer(&stream, &mut warm.asking, &mut heard) => result.map_err(|error| Unheard {
-                refusal: self.failed(&error),
-                dead: !heard && matches!(error, HandshakeError::Closed | HandshakeError::Io(_)),
-                silent: false,
+            result = answer(&stream, &mut warm.asking, &mut heard) => result.map_err(|error| {
+                warm.turned_away(&error);
+                let dead = !heard && matches!(error, HandshakeError::Closed | HandshakeError::Io(_));
+                Unheard { refusal: self.failed(&error), dead, silent: false }
             }),
             () = silence(&stream, patience) => {
                 Err(Unheard { silent: true, ..Unheard::dead(self.unanswered(patience)) })
@@ -303,6 +305,11 @@ impl Pool {
         }
         warm.sessions += 1;
         self.keep(warm);
+    }
+
+    /// Has the connections that wait looked at now: what they were made with may have been replaced.
+    pub(crate) fn look_again(&self) {
+        self.wanted.notify_one();
     }
 
     /// Closes what is idle, and from now on what is given back.

@@ -1,11 +1,11 @@
 //! A connection to a peer that has greeted, and is free for a session.
 
 use super::way::Chosen;
-use crate::handshake::Asking;
+use crate::handshake::{Asking, HandshakeError};
 use crate::request::Manner;
-use phoebus_net::Stream;
-use phoebus_proto::session::Mode;
+use phoebus_net::{Stream, code_of};
 use phoebus_proto::session::message::{Open, Opened};
+use phoebus_proto::session::{Code, Mode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Id};
@@ -39,6 +39,16 @@ impl Warm {
     /// Whether its transport gives every session a stream of its own: then this one carries one session at most.
     pub(super) fn is_one_of_many(&self) -> bool {
         self.stream.has_true_ends()
+    }
+
+    /// The handshake on it has failed. A peer that ends a stream unheard for want of proof takes no more streams of the same
+    /// connection: certificates were replaced, or have expired (`docs/protocol/session.md` §6.5).
+    pub(super) fn turned_away(&self, error: &HandshakeError) {
+        if let HandshakeError::Io(error) = error
+            && code_of(error) == Code::AuthRequired
+        {
+            self.stream.retire();
+        }
     }
 
     /// How long the peer may acknowledge nothing of what was sent.

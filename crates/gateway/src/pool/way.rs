@@ -1,15 +1,16 @@
-//! The ways to a peer, and which of them new connections take: the one that is configured, or with `transport = "auto"` what
-//! the rules make of what was measured (`crate::choose`).
+//! The ways to a peer, and which of them new connections take (P15): the one that is configured, or with `transport = "auto"`
+//! what the rules make of what was measured (`crate::choose`), or for an agent the first that is to be had. Two gateways settle
+//! it by trying: what the other one does not listen with is not to be had.
 //!
 //! Another way is taken up in the background, and only once a connection by it was greeted, so that no session waits for it.
 //! When the way in force fails, the next one is tried at once, by the session that finds it so.
 
 use super::{Pool, Warm, lock};
-use crate::choose::{Candidate, Decision, Situation, choose};
+use crate::choose::{Candidate, Decision, Situation, choose, in_order};
 use crate::config::AUTO;
 use crate::refusal::Refusal;
 use crate::survey::Mark;
-use crate::transports::shows_death;
+use crate::transports::{has_streams, shows_death};
 use phoebus_net::transport::Transport;
 use phoebus_net::{Buffer, CongestionControl, Profile, Stats, tcp};
 use phoebus_proto::session::Code;
@@ -31,7 +32,7 @@ pub(crate) struct Way {
     pub(super) over: Arc<dyn Transport>,
     /// The peer's port, if it is not the one of its address.
     pub(super) port: Option<u16>,
-    /// Whether sessions are streams of one connection, once that was seen.
+    /// Whether sessions are streams of one connection, once that is known.
     pub(super) has_streams: OnceLock<bool>,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Chosen {
 /// What `auto` has chosen for a peer, and why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceStatus {
-    /// The rule (docs/guide/gateway.md).
+    /// The rule (docs/guide/transports.md).
     pub rule: String,
     /// Its reason.
     pub because: String,
@@ -67,7 +68,8 @@ pub struct ChoiceStatus {
 
 impl Way {
     pub(crate) fn new(transport: &str, over: Arc<dyn Transport>, port: Option<u16>) -> Self {
-        Self { transport: transport.into(), over, port, has_streams: OnceLock::new() }
+        let known = has_streams(transport).map(OnceLock::from).unwrap_or_default();
+        Self { transport: transport.into(), over, port, has_streams: known }
     }
 }
 
@@ -112,10 +114,22 @@ impl Pool {
     /// What the rules say now; of what could not be had only what may be tried again, if it is to be `tried`, and else nothing.
     fn decide(&self, tried: bool) -> Chosen {
         let now = Instant::now();
-        let can = |way: &Way| match tried {
+        self.decide_among(|way| match tried {
             true => self.survey.may_try(&way.transport, now),
             false => self.survey.failure(&way.transport).is_none(),
-        };
+        })
+    }
+
+    /// The way in force, or the next one if that is among those that have `failed`.
+    pub(super) fn next_after(&self, failed: &[(String, String)]) -> Arc<Chosen> {
+        let is_left = |way: &Way| failed.iter().all(|(transport, _)| **transport != *way.transport);
+        let chosen = self.chosen();
+        if is_left(self.way(&chosen)) { chosen } else { self.decide_among(is_left).into() }
+    }
+
+    /// What the rules say where ways are to be had that `can`.
+    fn decide_among(&self, can: impl Fn(&Way) -> bool) -> Chosen {
+        let now = Instant::now();
         let ways = self.ways.iter();
         let candidates: Vec<_> = ways.map(|way| Candidate { transport: &way.transport, can: can(way) }).collect();
         let base = &self.peer.profile;
@@ -127,7 +141,7 @@ impl Pool {
             candidates: &candidates,
         };
         let held = self.chosen().decision.as_ref().map(|decision| decision.wished.0);
-        let decision = choose(&situation, held);
+        let decision = if self.peer.in_order { in_order(&situation) } else { choose(&situation, held) };
         let or = |configured, chosen| if configured == Buffer::Auto { chosen } else { configured };
         let streams = if base.streams > 1 { base.streams } else { decision.streams };
         let profile = Profile {
@@ -139,17 +153,31 @@ impl Pool {
         };
         // What was given for one connection is for all of a hop.
         let profile = if streams > base.streams { profile.divided() } else { profile };
-        let (transport, wished) = (&self.ways[decision.way].transport, &self.ways[decision.wished.1].transport);
-        let note = match self.survey.failure(wished).filter(|_| wished != transport) {
-            Some(why) => format!("auto has {transport}, since {wished} could not be had: {why}"),
-            None => format!("auto has {transport}: {}", decision.rule.why),
-        };
         Chosen {
             way: decision.way,
             profile: profile.into(),
+            note: self.note(&decision).map(Into::into),
             decision: Some(decision),
-            note: Some(note.into()),
             since: now,
+        }
+    }
+
+    /// What is to be said of a decision: what it is instead of, and otherwise its reason, unless that is the order.
+    fn note(&self, decision: &Decision) -> Option<String> {
+        let transport = &self.ways[decision.way].transport;
+        let wished = match self.peer.in_order {
+            true => &self.ways[..decision.way],
+            false => &self.ways[decision.wished.1..=decision.wished.1],
+        };
+        let failed = wished.iter().filter(|wished| wished.transport != *transport).filter_map(|wished| {
+            let why = self.survey.failure(&wished.transport)?;
+            Some(format!("{} could not be had: {why}", wished.transport))
+        });
+        let failed: Vec<_> = failed.collect();
+        match failed.is_empty() {
+            true if self.peer.in_order => None,
+            true => Some(format!("auto has {transport}: {}", decision.rule.why)),
+            false => Some(format!("auto has {transport}, since {}", failed.join("; "))),
         }
     }
 
@@ -203,19 +231,29 @@ impl Pool {
         Refusal::at(&self.peer.name, Code::TimedOut, reason)
     }
 
-    /// The way `by` has failed: the next one is in force, if this one still was. Where none is left, nothing can be had now, so
-    /// that it is no way's fault, and the rules decide again.
+    /// The way `by` has failed: the next one is in force, if this one still was. Where none is left, the others have failed at
+    /// some time, and may be there by now: they are tried before this one is.
     pub(super) fn fall_back(&self, by: &Arc<Chosen>, refusal: &Refusal) {
         if !self.is_auto() || self.ways.len() < 2 || self.chosen().way != by.way {
             return;
         }
         self.failed_by(self.way(by), refusal);
         if self.ways.iter().all(|way| self.survey.failure(&way.transport).is_some()) {
-            debug!(peer = self.peer.name, "by no transport is there an answer");
-            self.survey.forgive();
+            self.survey.forgive_others(&self.way(by).transport);
         }
         self.adopt(self.decide(false));
         self.wanted.notify_one();
+    }
+
+    /// Each way has failed, one after the other: it is the peer that is not there, so that it is no way's fault, and the rules
+    /// decide again.
+    pub(super) fn nowhere(&self) {
+        if self.is_auto() && self.ways.len() > 1 {
+            debug!(peer = self.peer.name, "by no transport is there an answer");
+            self.survey.forgive();
+            self.adopt(self.decide(false));
+            self.wanted.notify_one();
+        }
     }
 
     fn failed_by(&self, way: &Way, refusal: &Refusal) {

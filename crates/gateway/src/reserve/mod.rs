@@ -12,6 +12,7 @@ use phoebus_net::transport::Change;
 use phoebus_proto::units::BitRate;
 use share::{Claim, Meter, divide};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -95,6 +96,8 @@ struct Member {
     meter: Meter,
     /// What it was told.
     share: f64,
+    /// It did not take what it was told, and that was said.
+    deaf: bool,
 }
 
 /// A session's part in a rate, given up when this is dropped.
@@ -148,7 +151,7 @@ impl Reservations {
         let shared = state.shared.entry(segment.clone()).or_default();
         shared.rate = rate;
         let stream = Arc::downgrade(stream);
-        shared.members.push(Member { id, stream, booked, meter: Meter::new(), share: f64::INFINITY });
+        shared.members.push(Member { id, stream, booked, meter: Meter::new(), share: f64::INFINITY, deaf: false });
         shared.divide(segment);
         if shared.is_contended() {
             self.shared.notify_one();
@@ -217,7 +220,8 @@ impl Shared {
         }
     }
 
-    /// Tells every member its share: those that are to have less first, so that the sum is never more than there is.
+    /// Tells every member its share: those that are to have less first, so that the sum is never more than there is. While one of
+    /// them has not taken that, no other gets more.
     fn divide(&mut self, segment: &Segment) {
         if let [only] = &mut self.members[..] {
             // What it sends is of no interest, and what it sent before that says nothing.
@@ -232,29 +236,42 @@ impl Shared {
             None => self.members.iter().map(|member| booked(member).unwrap_or(f64::INFINITY)).collect(),
         };
         let (less, more): (Vec<_>, Vec<_>) = (0..shares.len()).partition(|i| shares[*i] < self.members[*i].share);
-        for i in less.into_iter().chain(more) {
+        let mut taken = true;
+        for i in less {
+            taken &= self.members[i].set(shares[i], segment);
+        }
+        for i in more.into_iter().filter(|_| taken) {
             self.members[i].set(shares[i], segment);
         }
     }
 }
 
 impl Member {
-    fn set(&mut self, share: f64, segment: &Segment) {
+    /// Says whether it sends no more than that now.
+    fn set(&mut self, share: f64, segment: &Segment) -> bool {
         let is_new = self.share.is_infinite();
         if share == self.share || !is_new && share > self.share && share < self.share * (1.0 + WORTH) {
-            return;
+            return true;
         }
-        let Some(stream) = self.stream.upgrade() else { return };
+        let Some(stream) = self.stream.upgrade() else { return true };
         let rate = share.is_finite().then_some(BitRate(share as u64));
         match stream.set(Change::Rate(rate)) {
-            Ok(()) => self.share = share,
-            // One that has failed is about to be gone.
-            Err(error) if error.kind() == std::io::ErrorKind::Unsupported && is_new => {
+            Ok(()) => (self.share, self.deaf) = (share, false),
+            Err(error) if error.kind() == ErrorKind::Unsupported && is_new => {
                 self.share = share;
                 warn!(profile = &*segment.profile, "a transport cannot hold the rate of its profile");
             }
-            Err(_) => {}
+            // One that has failed sends nothing, and is about to be gone.
+            Err(_) if stream.stats().is_ok_and(|stats| stats.closed) => {}
+            Err(error) => {
+                if !std::mem::replace(&mut self.deaf, true) {
+                    let why = phoebus_net::reason(&error);
+                    warn!(profile = &*segment.profile, "a connection does not take its part of the rate: {why}");
+                }
+                return false;
+            }
         }
+        true
     }
 }
 

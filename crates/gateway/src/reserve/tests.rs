@@ -15,6 +15,8 @@ const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPEC
 struct Told {
     rates: Mutex<HashMap<usize, Option<u64>>>,
     most: AtomicU64,
+    /// Those that take no rate at the moment.
+    deaf: Mutex<BTreeSet<usize>>,
 }
 
 /// A connection that does nothing.
@@ -28,6 +30,9 @@ struct Fake {
 impl Duplex for Fake {
     fn set(&self, change: Change) -> io::Result<()> {
         let Change::Rate(rate) = change else { return Err(io::ErrorKind::Unsupported.into()) };
+        if self.told.deaf.lock().unwrap().contains(&self.id) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         let mut rates = self.told.rates.lock().unwrap();
         rates.insert(self.id, rate.map(|rate| rate.0));
         let sum: u64 = rates.values().flatten().sum();
@@ -180,6 +185,23 @@ fn the_sum_is_never_more_than_the_rate() {
 }
 
 #[test]
+fn while_one_does_not_take_less_nobody_gets_more() {
+    let mut circuit = Circuit::new();
+    let _held = [circuit.open(None).unwrap(), circuit.open(None).unwrap()];
+    circuit.pass(50, &[u64::MAX, 0]);
+    circuit.expect(&[1.0, 0.0]);
+    circuit.told.deaf.lock().unwrap().insert(0);
+    circuit.pass(20, &[u64::MAX, u64::MAX]);
+    circuit.expect(&[1.0, 0.0]);
+    let most = circuit.told.most.load(Relaxed);
+    assert!(most <= RATE, "{most}");
+    // It is told again and again.
+    circuit.told.deaf.lock().unwrap().clear();
+    circuit.pass(5, &[u64::MAX, u64::MAX]);
+    circuit.expect(&[0.5, 0.5]);
+}
+
+#[test]
 fn another_rate_holds_for_open_connections() {
     let mut circuit = Circuit::new();
     let _held = [circuit.open(None).unwrap(), circuit.open(None).unwrap()];
@@ -229,4 +251,24 @@ fn what_was_asked_for_is_held_where_there_is_no_other_rate() {
     assert_eq!(told.rates.lock().unwrap()[&0], Some(7_000_000));
     drop(held);
     assert_eq!(told.rates.lock().unwrap()[&0], None);
+}
+
+#[test]
+fn the_connections_of_a_bundle_send_no_more_than_the_rate_together() {
+    const LANES: usize = 8;
+    let mut circuit = Circuit::new();
+    let _held: Vec<_> = (0..LANES).map(|_| circuit.open(None).unwrap()).collect();
+    circuit.expect(&[1.0 / LANES as f64; LANES]);
+    let (mut sent, seconds) = (0, 10);
+    for look in 0..50 * seconds as usize {
+        // Each uses all that it is told while its window is open, which it is at times of its own.
+        let open: Vec<_> = (0..LANES).map(|lane| !(look / 10 + lane).is_multiple_of(3)).collect();
+        let allowed = |lane: usize| circuit.rate(lane).unwrap() / 50;
+        sent += (0..LANES).filter(|lane| open[*lane]).map(allowed).sum::<u64>();
+        let rates: Vec<_> = open.iter().map(|open| if *open { u64::MAX } else { 0 }).collect();
+        circuit.pass(1, &rates);
+    }
+    // What is missing was kept for a while for those that had just stopped.
+    assert!((RATE * seconds * 60 / 100..=RATE * seconds).contains(&sent), "{sent}");
+    assert!(circuit.told.most.load(Relaxed) <= RATE);
 }

@@ -4,14 +4,14 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use phoebus_gateway::config::Config;
-use phoebus_gateway::{Gateway, Status};
+use phoebus_gateway::{Gateway, StartError, Status};
 use phoebus_net::credentials::Authority;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::{Auth, Hello, Open, Requirements};
 use phoebus_proto::session::{Code, List, SessionId};
 use std::fs::Permissions;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -21,6 +21,8 @@ use tokio::runtime::Runtime;
 
 /// Far beyond what any step takes: the bound against hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A loopback address and port that no other test uses: every address of 127.0.0.0/8 is this host's.
 pub(crate) fn address() -> SocketAddr {
@@ -73,8 +75,12 @@ impl Pg {
     }
 
     pub(crate) fn reload(&self, name: &str, more: &str) {
+        self.try_reload(name, more).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    pub(crate) fn try_reload(&self, name: &str, more: &str) -> Result<(), StartError> {
         let _guard = self.runtime.enter();
-        self.gateway().reload(config(self.addr, name, more)).unwrap_or_else(|error| panic!("{error}"));
+        self.gateway().reload(config(self.addr, name, more))
     }
 
     /// Waits until the gateway is as wanted.
@@ -126,23 +132,37 @@ pub(crate) struct Certificates {
 impl Certificates {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (authority, own) = Authority::create("the authority of a test", SystemTime::now()).unwrap();
-        std::fs::write(dir.path().join("authority.pem"), own.certificate).unwrap();
+        let authority = Self::authority(dir.path());
         Self { dir, authority }
+    }
+
+    fn authority(dir: &Path) -> Authority {
+        let (authority, own) = Authority::create("the authority of a test", SystemTime::now()).unwrap();
+        std::fs::write(dir.join("authority.pem"), own.certificate).unwrap();
+        authority
+    }
+
+    /// Another authority takes the place of the one that there was, in the same file.
+    pub(crate) fn replace_authority(&mut self) {
+        self.authority = Self::authority(self.dir.path());
     }
 
     /// `[tls]` with a certificate for `name` that counts for `days`; one that was there under that name is replaced.
     pub(crate) fn issue_as(&self, file: &str, name: &str, days: u32) -> String {
-        self.write(file, name, &[], days)
+        self.write(file, name, &[], DAY * days)
     }
 
     /// One for `name` and the names in `also`.
     pub(crate) fn issue_for(&self, name: &str, also: &[String]) -> String {
-        self.write(name, name, also, 365)
+        self.write(name, name, also, DAY * 365)
     }
 
-    fn write(&self, file: &str, name: &str, also: &[String], days: u32) -> String {
-        let life = Duration::from_secs(24 * 3600) * days;
+    /// One that counts for a time.
+    pub(crate) fn issue_until(&self, name: &str, life: Duration) -> String {
+        self.write(name, name, &[], life)
+    }
+
+    fn write(&self, file: &str, name: &str, also: &[String], life: Duration) -> String {
         let issued = self.authority.issue(name, also, SystemTime::now(), life).unwrap();
         let path = |end: &str| self.dir.path().join(format!("{file}.{end}"));
         std::fs::write(path("pem"), issued.certificate).unwrap();
@@ -227,7 +247,12 @@ impl Ask {
         self.ask_on(stream)
     }
 
-    pub(crate) fn ask_on(&self, mut stream: TcpStream) -> Result<(TcpStream, Report), No> {
+    pub(crate) fn ask_on(&self, stream: TcpStream) -> Result<(TcpStream, Report), No> {
+        self.try_ask_on(stream).expect("there must be an answer")
+    }
+
+    /// The same, of a gateway that may not answer.
+    pub(crate) fn try_ask_on(&self, mut stream: TcpStream) -> io::Result<Result<(TcpStream, Report), No>> {
         let path: Vec<_> = self.path.iter().map(Endpoint::as_ref).collect();
         let visited: Vec<_> = self.visited.iter().map(String::as_str).collect();
         let open = Open {
@@ -243,13 +268,15 @@ impl Ask {
         let mut first = client.outgoing().to_vec();
         client.sent(first.len());
         first.extend_from_slice(&self.early);
-        stream.write_all(&first).unwrap();
+        stream.write_all(&first)?;
         while client.want() > 0 {
-            let n = stream.read(client.space().unwrap()).unwrap();
-            assert!(n > 0, "the gateway closed the connection without an answer");
-            client.received(n).unwrap();
+            let n = stream.read(client.space().unwrap())?;
+            if n == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            client.received(n).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.to_string()))?;
         }
-        match client.state() {
+        Ok(match client.state() {
             State::Opened => {
                 let opened = client.opened().unwrap();
                 let names = |hop: phoebus_proto::session::message::HopReport| {
@@ -284,7 +311,7 @@ impl Ask {
                     limits: refused.limits,
                 })
             }
-        }
+        })
     }
 }
 
@@ -386,7 +413,7 @@ impl Ask {
     pub(crate) fn try_ask(&self, gateway: SocketAddr) -> Option<Code> {
         let Ok(stream) = TcpStream::connect(gateway) else { return Some(Code::Refused) };
         let fresh = Self { session: Self::to(&self.destination).session, ..self.clone() };
-        match std::panic::catch_unwind(|| fresh.ask_on(stream)) {
+        match fresh.try_ask_on(stream) {
             Ok(Ok(_)) => None,
             Ok(Err(no)) => Some(no.code),
             Err(_) => Some(Code::Refused),
