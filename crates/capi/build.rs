@@ -1,0 +1,11 @@
+//! Gives the library a soname with the part of the version that a change of the interface changes: major, and before 1.0 minor.
+
+fn main() {
+    let version = |part: &str| std::env::var(format!("CARGO_PKG_VERSION_{part}")).unwrap_or_default();
+    let interface = match version("MAJOR").as_str() {
+        "0" => format!("0.{}", version("MINOR")),
+        major => major.to_owned(),
+    };
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libphoebus.so.{interface}");
+    println!("cargo::rerun-if-changed=build.rs");
+}
