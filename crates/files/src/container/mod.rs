@@ -1,0 +1,80 @@
+//! Containers (L13): ranges of several objects, in several stores, seen as one.
+//!
+//! [`Container`] is an object that is read: files of many machines put together. [`Scatter`] is a draft that is written:
+//! one object spread over many. What goes through them is still a flow of blocks, so that an ordinary transfer moves them.
+
+mod read;
+mod scatter;
+
+pub use read::{Container, Part};
+pub use scatter::Scatter;
+
+use crate::range::Extent;
+
+/// Where the parts of a whole lie in it: one after the other.
+#[derive(Debug, Clone, Default)]
+struct Layout {
+    /// The end of each.
+    ends: Vec<u64>,
+}
+
+impl Layout {
+    /// Parts of these lengths, unless all of them are more than 64 bits can count.
+    fn new(lengths: impl IntoIterator<Item = u64>) -> Option<Self> {
+        let mut end = 0u64;
+        let ends = lengths.into_iter().map(|len| {
+            end = end.checked_add(len)?;
+            Some(end)
+        });
+        Some(Self { ends: ends.collect::<Option<_>>()? })
+    }
+
+    fn size(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// The number of each part that has bytes of `extent`, and which they are, counted from the part's beginning.
+    fn split(&self, extent: Extent) -> impl Iterator<Item = (usize, Extent)> {
+        let first = self.ends.partition_point(|&end| end <= extent.start());
+        (first..self.ends.len())
+            .map_while(move |part| {
+                let start = self.start(part);
+                let common = extent.common(Extent::between(start, self.ends[part])?);
+                if start >= extent.end() {
+                    return None;
+                }
+                Some(common.and_then(|c| Some((part, Extent::between(c.start() - start, c.end() - start)?))))
+            })
+            .flatten()
+    }
+
+    /// Where `part` begins.
+    fn start(&self, part: usize) -> u64 {
+        part.checked_sub(1).map_or(0, |before| self.ends[before])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_byte_is_in_one_part(lengths in proptest::collection::vec(0..9u64, 0..9), start in 0..40u64, len in 0..40u64) {
+            let layout = Layout::new(lengths.iter().copied()).unwrap();
+            let bytes: Vec<(usize, u64)> =
+                lengths.iter().enumerate().flat_map(|(part, &len)| (0..len).map(move |at| (part, at))).collect();
+            prop_assert_eq!(layout.size(), bytes.len() as u64);
+            let split = layout.split(Extent::new(start, len).unwrap());
+            let found: Vec<_> = split.flat_map(|(part, e)| (e.start()..e.end()).map(move |at| (part, at))).collect();
+            let expected: Vec<_> = bytes.into_iter().skip(start as usize).take(len as usize).collect();
+            prop_assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn nothing_is_counted_beyond_64_bits() {
+        assert!(Layout::new([u64::MAX, 1]).is_none());
+    }
+}

@@ -1,0 +1,255 @@
+//! A directory tree of this machine, whose paths cannot lead out of it.
+//!
+//! Every path is opened by `openat2(2)` with RESOLVE_BENEATH, from the descriptor of the root: the kernel itself refuses
+//! symbolic links and mounts that lead elsewhere, whatever anybody renames meanwhile. Names are made, removed and renamed
+//! relative to their opened parent.
+
+use super::{Disk, DiskFile, Stat};
+use crate::key::Key;
+use crate::store::{Attributes, Kind, Time};
+use rustix::fs::{
+    AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps,
+};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where symbolic links may lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Links {
+    /// To what lies beneath the root. For trees that others can write to, and for everything that is served.
+    #[default]
+    Beneath,
+    /// Anywhere. For the files of whoever runs this, named by themselves.
+    Anywhere,
+}
+
+/// The tree.
+#[derive(Debug)]
+pub(crate) struct Linux {
+    root: OwnedFd,
+    links: Links,
+}
+
+/// How much of a file has to be holes before they are kept.
+const HOLE: u64 = 1 << 20;
+
+/// How often a path is looked up again when others rename what lies on it meanwhile.
+const LOOKUPS: usize = 16;
+
+impl Linux {
+    /// The tree below `root`, which is found as any path is.
+    pub(crate) fn new(root: &Path, links: Links) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())?, links })
+    }
+
+    /// Opens `key` beneath the root. Nothing is waited for, as opening a pipe would.
+    fn at(&self, key: &Key, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        // The kernel refuses what makes no sense beside O_PATH.
+        let quick = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY | OFlags::NONBLOCK };
+        let flags = flags | quick | OFlags::CLOEXEC;
+        if self.links == Links::Anywhere {
+            return Ok(rustix::fs::openat(&self.root, key.as_path(), flags, mode)?);
+        }
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        for _ in 1..LOOKUPS {
+            match rustix::fs::openat2(&self.root, key.as_path(), flags, mode, resolve) {
+                Err(Errno::AGAIN) => {}
+                other => return Ok(other?),
+            }
+        }
+        Ok(rustix::fs::openat2(&self.root, key.as_path(), flags, mode, resolve)?)
+    }
+
+    /// The directory that `key` is in, and its name there.
+    fn parent<'a>(&self, key: &'a Key) -> io::Result<(OwnedFd, &'a OsStr)> {
+        let Some((parent, _)) = key.split() else { return Err(Errno::BUSY.into()) };
+        Ok((self.at(&parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?, OsStr::from_bytes(key.name())))
+    }
+
+    pub(crate) fn make_dir(&self, key: &Key, mode: u32) -> io::Result<()> {
+        let (dir, name) = self.parent(key)?;
+        Ok(rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode))?)
+    }
+
+    pub(crate) fn remove_dir(&self, key: &Key) -> io::Result<()> {
+        let (dir, name) = self.parent(key)?;
+        Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Sets times and permissions of what `key` leads to.
+    pub(crate) fn set(&self, key: &Key, attributes: &Attributes) -> io::Result<()> {
+        LinuxFile(Arc::new(self.at(key, OFlags::RDONLY, Mode::empty())?.into())).set(attributes)
+    }
+
+    /// The entries of the directory `key`.
+    pub(crate) fn entries(&self, key: &Key) -> io::Result<Entries> {
+        Ok(Entries(Dir::read_from(self.at(key, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)?))
+    }
+}
+
+impl Disk for Linux {
+    type File = LinuxFile;
+
+    fn open(&self, key: &Key) -> io::Result<LinuxFile> {
+        Ok(LinuxFile(Arc::new(self.at(key, OFlags::RDONLY, Mode::empty())?.into())))
+    }
+
+    fn edit(&self, key: &Key) -> io::Result<LinuxFile> {
+        Ok(LinuxFile(Arc::new(self.at(key, OFlags::RDWR, Mode::empty())?.into())))
+    }
+
+    fn create(&self, key: &Key, mode: u32) -> io::Result<LinuxFile> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        Ok(LinuxFile(Arc::new(self.at(key, flags, Mode::from_raw_mode(mode))?.into())))
+    }
+
+    fn stat(&self, key: &Key, follow: bool) -> io::Result<Stat> {
+        let flags = if follow || key.is_root() { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
+        Ok(stat_of(&rustix::fs::fstat(self.at(key, flags, Mode::empty())?)?))
+    }
+
+    fn rename(&self, from: &Key, to: &Key, replace: bool) -> io::Result<()> {
+        let ((old_dir, old), (new_dir, new)) = (self.parent(from)?, self.parent(to)?);
+        if replace {
+            return Ok(rustix::fs::renameat(old_dir, old, new_dir, new)?);
+        }
+        match rustix::fs::renameat_with(&old_dir, old, &new_dir, new, RenameFlags::NOREPLACE) {
+            // File systems without that flag: a second name is refused where there is one, and then the first goes.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                rustix::fs::linkat(&old_dir, old, &new_dir, new, AtFlags::empty())?;
+                Ok(rustix::fs::unlinkat(&old_dir, old, AtFlags::empty())?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    fn unlink(&self, key: &Key) -> io::Result<()> {
+        let (dir, name) = self.parent(key)?;
+        Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)
+    }
+
+    fn sync_dir(&self, key: &Key) -> io::Result<()> {
+        Ok(rustix::fs::fsync(self.at(key, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)?)
+    }
+}
+
+/// An open file of this machine.
+#[derive(Debug, Clone)]
+pub(crate) struct LinuxFile(pub(crate) Arc<File>);
+
+impl DiskFile for LinuxFile {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.0.read_at(&mut bytes[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        self.0.set_len(size)
+    }
+
+    fn reserve(&self, size: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&*self.0, FallocateFlags::empty(), 0, size) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+
+    fn set(&self, attributes: &Attributes) -> io::Result<()> {
+        if let Some(mode) = attributes.mode {
+            rustix::fs::fchmod(&*self.0, Mode::from_raw_mode(mode & 0o777))?;
+        }
+        if let Some(time) = attributes.modified {
+            let modified = Timespec { tv_sec: time.seconds, tv_nsec: time.nanos.into() };
+            let accessed = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+            rustix::fs::futimens(&*self.0, &Timestamps { last_access: accessed, last_modification: modified })?;
+        }
+        Ok(())
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        Ok(stat_of(&rustix::fs::fstat(&*self.0)?))
+    }
+
+    fn lock(&self) -> io::Result<bool> {
+        match rustix::fs::flock(self.0.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The entries of a directory.
+#[derive(Debug)]
+pub(crate) struct Entries(Dir);
+
+impl Entries {
+    /// The name and kind of the next but `.` and `..`; what vanishes meanwhile is left out.
+    pub(crate) fn next(&mut self) -> Option<io::Result<(Vec<u8>, Stat)>> {
+        loop {
+            let entry = match self.0.read()? {
+                Ok(entry) => entry,
+                Err(error) => return Some(Err(error.into())),
+            };
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let found = self.0.fd().and_then(|dir| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW));
+            return Some(match found {
+                Ok(stat) => Ok((name.to_bytes().to_vec(), stat_of(&stat))),
+                Err(Errno::NOENT) => continue,
+                Err(error) => Err(error.into()),
+            });
+        }
+    }
+}
+
+fn stat_of(stat: &rustix::fs::Stat) -> Stat {
+    // Blocks are of 512 bytes, whatever the file system's own. Files that are hardly shorter than their space have no holes.
+    let stored = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    Stat {
+        kind: kind_of(rustix::fs::FileType::from_raw_mode(stat.st_mode)),
+        size,
+        modified: Time { seconds: stat.st_mtime, nanos: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) },
+        mode: stat.st_mode & 0o7777,
+        sparse: size >= HOLE && stored <= size - HOLE,
+        id: stat.st_ino,
+    }
+}
+
+fn kind_of(kind: rustix::fs::FileType) -> Kind {
+    use rustix::fs::FileType;
+    match kind {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Dir,
+        FileType::Symlink => Kind::Link,
+        FileType::CharacterDevice => Kind::Device,
+        _ => Kind::Other,
+    }
+}

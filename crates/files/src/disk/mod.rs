@@ -1,0 +1,83 @@
+//! What a draft needs of a disk, as a trait, so that the same code runs on Linux and on a simulated disk that forgets what
+//! was not synced.
+//!
+//! The promises are those that file systems keep, and no more: bytes are safe once their file is synced, names once their
+//! directory is, a rename is seen whole or not at all, and everything else may be lost in any part and any order.
+
+mod linux;
+#[cfg(test)]
+pub(crate) mod sim;
+
+pub use linux::Links;
+pub(crate) use linux::{Entries, Linux, LinuxFile};
+
+use crate::key::Key;
+use crate::store::{Attributes, Kind, Time};
+use std::io;
+
+/// A directory tree, by keys. Calls block.
+pub(crate) trait Disk: Send + Sync + 'static {
+    /// An open file.
+    type File: DiskFile;
+
+    /// Opens what exists, to be read.
+    fn open(&self, key: &Key) -> io::Result<Self::File>;
+
+    /// Opens what exists, to be read and written.
+    fn edit(&self, key: &Key) -> io::Result<Self::File>;
+
+    /// Makes what does not exist, to be read and written, with the permissions `mode`.
+    fn create(&self, key: &Key, mode: u32) -> io::Result<Self::File>;
+
+    /// What `key` is, itself or, with `follow`, where it leads.
+    fn stat(&self, key: &Key, follow: bool) -> io::Result<Stat>;
+
+    /// Gives `from` the name `to`, in place of what has it if `replace`.
+    fn rename(&self, from: &Key, to: &Key, replace: bool) -> io::Result<()>;
+
+    /// Takes the name of what is no directory away.
+    fn unlink(&self, key: &Key) -> io::Result<()>;
+
+    /// Returns when all changes to the names in the directory `key` are safe.
+    fn sync_dir(&self, key: &Key) -> io::Result<()>;
+}
+
+/// An open file. Calls block.
+pub(crate) trait DiskFile: Send + Sync + 'static {
+    /// Reads at `offset`; less than asked for only at the end.
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Makes the file `size` bytes long, with zeros where there was nothing.
+    fn set_len(&self, size: u64) -> io::Result<()>;
+
+    /// Takes space for `size` bytes, or fails now and not later. Where the file system cannot, nothing happens.
+    fn reserve(&self, size: u64) -> io::Result<()>;
+
+    /// Returns when the bytes, and what is needed to find them, are safe.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Sets times and permissions; they are safe after the next [`Self::sync`].
+    fn set(&self, attributes: &Attributes) -> io::Result<()>;
+
+    /// What it is.
+    fn stat(&self) -> io::Result<Stat>;
+
+    /// Locks it against others who lock it, until it is closed; false if another has it.
+    fn lock(&self) -> io::Result<bool>;
+}
+
+/// What is known of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) kind: Kind,
+    pub(crate) size: u64,
+    pub(crate) modified: Time,
+    pub(crate) mode: u32,
+    /// Whether it takes less space than it has bytes.
+    pub(crate) sparse: bool,
+    /// Which file it is, whatever its name.
+    pub(crate) id: u64,
+}

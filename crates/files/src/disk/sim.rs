@@ -1,0 +1,430 @@
+//! A simulated disk that forgets what was not synced, for tests.
+//!
+//! It promises what `disk` says and nothing else. When the power fails, each change to a name that was not synced with its
+//! directory happened or did not, in any combination; each sector that was written and not synced is old, new or rubbish; and
+//! inode numbers that are free are given out again at once. When only the process is killed, everything done so far stays.
+
+use super::{Disk, DiskFile, Stat};
+use crate::key::Key;
+use crate::store::{Attributes, Kind, Time};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const SECTOR: usize = 512;
+
+/// Numbers that look random and are the same for the same seed (splitmix64).
+#[derive(Debug, Clone)]
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// The disk; clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Sim(Arc<Mutex<Inner>>);
+
+struct Inner {
+    names: BTreeMap<Key, u64>,
+    safe_names: BTreeMap<Key, u64>,
+    unsafe_names: Vec<NameChange>,
+    inodes: BTreeMap<u64, Inode>,
+    locked: BTreeSet<u64>,
+    /// Changes that are still carried out before everything fails; none is without end.
+    left: Option<u64>,
+    /// Counts up with every process that is killed: what it had open is no longer.
+    life: u64,
+    written: u64,
+    lie: Option<Lie>,
+    dice: Dice,
+}
+
+/// What a disk that lies says it has synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lie {
+    Drafts,
+    Journals,
+    Names,
+}
+
+/// Names that get an inode, or lose theirs, at once.
+type NameChange = Vec<(Key, Option<u64>)>;
+
+#[derive(Clone, Default)]
+struct Inode {
+    bytes: Vec<u8>,
+    attributes: Attributes,
+    safe: Vec<u8>,
+    changes: Vec<Change>,
+}
+
+#[derive(Clone)]
+enum Change {
+    Bytes(usize, Vec<u8>),
+    Len(usize),
+}
+
+/// An open file of it.
+pub(crate) struct SimFile {
+    disk: Sim,
+    id: u64,
+    life: u64,
+    holds: Mutex<bool>,
+}
+
+impl Sim {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(Inner {
+            names: BTreeMap::new(),
+            safe_names: BTreeMap::new(),
+            unsafe_names: Vec::new(),
+            inodes: BTreeMap::new(),
+            locked: BTreeSet::new(),
+            left: None,
+            life: 0,
+            written: 0,
+            lie: None,
+            dice: Dice(seed),
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails after `changes` more changes, the last of which may or may not be carried out.
+    pub(crate) fn fail_after(&self, changes: u64) {
+        self.lock().left = Some(changes);
+    }
+
+    /// From now on it says that it synced what it did not.
+    pub(crate) fn lie(&self, lie: Option<Lie>) {
+        self.lock().lie = lie;
+    }
+
+    /// The process is killed and another begins.
+    pub(crate) fn kill(&self) {
+        let mut inner = self.lock();
+        inner.left = None;
+        inner.life += 1;
+        inner.locked.clear();
+    }
+
+    /// The power fails and comes back.
+    pub(crate) fn lose_power(&self) {
+        self.kill();
+        let inner = &mut *self.lock();
+        for change in std::mem::take(&mut inner.unsafe_names) {
+            if inner.dice.below(2) == 0 {
+                apply(&mut inner.safe_names, &change);
+            }
+        }
+        inner.names = inner.safe_names.clone();
+        let used: BTreeSet<u64> = inner.names.values().copied().collect();
+        inner.inodes.retain(|id, _| used.contains(id));
+        for inode in inner.inodes.values_mut() {
+            inode.lose_power(&mut inner.dice);
+        }
+    }
+
+    /// The bytes under `key` as programs see them.
+    pub(crate) fn contents(&self, key: &Key) -> Option<Vec<u8>> {
+        let inner = self.lock();
+        Some(inner.inodes.get(inner.names.get(key)?)?.bytes.clone())
+    }
+
+    /// All names.
+    pub(crate) fn names(&self) -> Vec<Key> {
+        self.lock().names.keys().cloned().collect()
+    }
+
+    /// How many bytes were ever written to files whose name does not end in `journal`.
+    pub(crate) fn written(&self) -> u64 {
+        self.lock().written
+    }
+
+    /// A file that exists and is safe.
+    pub(crate) fn put(&self, key: &Key, bytes: &[u8]) {
+        let file = self.create(key, 0o644).unwrap();
+        file.write_at(bytes, 0).unwrap();
+        file.sync().unwrap();
+        self.sync_dir(&key.parent()).unwrap();
+    }
+
+    fn file(&self, id: u64) -> SimFile {
+        SimFile { disk: self.clone(), id, life: self.lock().life, holds: Mutex::new(false) }
+    }
+}
+
+impl Inner {
+    /// Counts a change. False if it is not carried out; the error if the machine goes off with it.
+    fn step(&mut self) -> (bool, io::Result<()>) {
+        match &mut self.left {
+            None => (true, Ok(())),
+            Some(0) => (false, Err(off())),
+            Some(left) => {
+                *left -= 1;
+                if *left > 0 { (true, Ok(())) } else { (self.dice.below(2) == 0, Err(off())) }
+            }
+        }
+    }
+
+    /// Whether the file has a name that journals have.
+    fn is_journal(&self, id: u64) -> bool {
+        self.names.iter().any(|(key, named)| *named == id && key.name().windows(7).any(|w| w == b"journal"))
+    }
+
+    fn rename(&mut self, change: NameChange) {
+        apply(&mut self.names, &change);
+        self.unsafe_names.push(change);
+    }
+}
+
+fn off() -> io::Error {
+    io::Error::other("the machine is off")
+}
+
+fn apply(names: &mut BTreeMap<Key, u64>, change: &NameChange) {
+    for (key, id) in change {
+        match id {
+            Some(id) => drop(names.insert(key.clone(), *id)),
+            None => drop(names.remove(key)),
+        }
+    }
+}
+
+impl Inode {
+    fn change(&mut self, change: Change) {
+        carry_out(&mut self.bytes, &change);
+        self.changes.push(change);
+    }
+
+    fn lose_power(&mut self, dice: &mut Dice) {
+        for change in std::mem::take(&mut self.changes) {
+            match change {
+                Change::Len(_) if dice.below(2) == 0 => carry_out(&mut self.safe, &change),
+                Change::Len(_) => {}
+                Change::Bytes(offset, bytes) => {
+                    for (i, sector) in bytes.chunks(SECTOR).enumerate() {
+                        let at = offset + i * SECTOR;
+                        match dice.below(3) {
+                            0 => carry_out(&mut self.safe, &Change::Bytes(at, sector.to_vec())),
+                            1 => {
+                                let rubbish = sector.iter().map(|_| dice.next() as u8).collect();
+                                carry_out(&mut self.safe, &Change::Bytes(at, rubbish));
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            }
+        }
+        self.bytes = self.safe.clone();
+    }
+}
+
+fn carry_out(bytes: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::Len(len) => bytes.resize(*len, 0),
+        Change::Bytes(offset, new) => {
+            bytes.resize(bytes.len().max(offset + new.len()), 0);
+            bytes[*offset..offset + new.len()].copy_from_slice(new);
+        }
+    }
+}
+
+impl Disk for Sim {
+    type File = SimFile;
+
+    fn open(&self, key: &Key) -> io::Result<SimFile> {
+        let id = self.lock().names.get(key).copied().ok_or(io::ErrorKind::NotFound)?;
+        Ok(self.file(id))
+    }
+
+    fn edit(&self, key: &Key) -> io::Result<SimFile> {
+        self.open(key)
+    }
+
+    fn create(&self, key: &Key, mode: u32) -> io::Result<SimFile> {
+        let mut inner = self.lock();
+        if inner.names.contains_key(key) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let (done, result) = inner.step();
+        let id = (1..).find(|id| !inner.inodes.contains_key(id)).unwrap();
+        if done {
+            let attributes = Attributes { mode: Some(mode), modified: None };
+            inner.inodes.insert(id, Inode { attributes, ..Inode::default() });
+            inner.rename(vec![(key.clone(), Some(id))]);
+        }
+        drop(inner);
+        result.map(|()| self.file(id))
+    }
+
+    fn stat(&self, key: &Key, _follow: bool) -> io::Result<Stat> {
+        self.open(key)?.stat()
+    }
+
+    fn rename(&self, from: &Key, to: &Key, replace: bool) -> io::Result<()> {
+        let mut inner = self.lock();
+        let id = inner.names.get(from).copied().ok_or(io::ErrorKind::NotFound)?;
+        if !replace && inner.names.contains_key(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let (done, result) = inner.step();
+        if done {
+            inner.rename(vec![(to.clone(), Some(id)), (from.clone(), None)]);
+        }
+        result
+    }
+
+    fn unlink(&self, key: &Key) -> io::Result<()> {
+        let mut inner = self.lock();
+        if !inner.names.contains_key(key) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let (done, result) = inner.step();
+        if done {
+            inner.rename(vec![(key.clone(), None)]);
+        }
+        result
+    }
+
+    fn sync_dir(&self, key: &Key) -> io::Result<()> {
+        let inner = &mut *self.lock();
+        let (done, result) = inner.step();
+        if done && inner.lie != Some(Lie::Names) {
+            let (synced, rest) = inner
+                .unsafe_names
+                .drain(..)
+                .partition(|change: &NameChange| change.iter().all(|(k, _)| k.parent() == *key));
+            inner.unsafe_names = rest;
+            let synced: Vec<NameChange> = synced;
+            synced.iter().for_each(|change| apply(&mut inner.safe_names, change));
+        }
+        result
+    }
+}
+
+impl SimFile {
+    fn change(&self, change: Change) -> io::Result<()> {
+        let inner = &mut *self.disk.lock();
+        if inner.life != self.life {
+            return Err(off());
+        }
+        let (done, result) = inner.step();
+        if done {
+            let journal = inner.is_journal(self.id);
+            if let (Change::Bytes(_, bytes), false) = (&change, journal) {
+                inner.written += bytes.len() as u64;
+            }
+            inner.inodes.get_mut(&self.id).ok_or_else(off)?.change(change);
+        }
+        result
+    }
+}
+
+impl DiskFile for SimFile {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let inner = self.disk.lock();
+        let all = &inner.inodes.get(&self.id).ok_or_else(off)?.bytes;
+        let from = (offset as usize).min(all.len());
+        let n = bytes.len().min(all.len() - from);
+        bytes[..n].copy_from_slice(&all[from..from + n]);
+        Ok(n)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.change(Change::Bytes(offset as usize, bytes.to_vec()))
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        self.change(Change::Len(size as usize))
+    }
+
+    fn reserve(&self, _size: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let inner = &mut *self.disk.lock();
+        if inner.life != self.life {
+            return Err(off());
+        }
+        let (done, result) = inner.step();
+        let lie = if inner.is_journal(self.id) { Lie::Journals } else { Lie::Drafts };
+        if done && inner.lie != Some(lie) {
+            let inode = inner.inodes.get_mut(&self.id).ok_or_else(off)?;
+            inode.changes.clear();
+            inode.safe = inode.bytes.clone();
+        }
+        result
+    }
+
+    fn set(&self, attributes: &Attributes) -> io::Result<()> {
+        let inner = &mut *self.disk.lock();
+        let (done, result) = inner.step();
+        if done {
+            inner.inodes.get_mut(&self.id).ok_or_else(off)?.attributes = *attributes;
+        }
+        result
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        let inner = self.disk.lock();
+        let inode = inner.inodes.get(&self.id).ok_or_else(off)?;
+        let modified = inode.attributes.modified.unwrap_or(Time { seconds: 0, nanos: 0 });
+        let mode = inode.attributes.mode.unwrap_or(0);
+        Ok(Stat { kind: Kind::File, size: inode.bytes.len() as u64, modified, mode, sparse: false, id: self.id })
+    }
+
+    fn lock(&self) -> io::Result<bool> {
+        let free = self.disk.lock().locked.insert(self.id);
+        *self.holds.lock().unwrap() |= free;
+        Ok(free)
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        let mut inner = self.disk.lock();
+        if *self.holds.get_mut().unwrap() && inner.life == self.life {
+            inner.locked.remove(&self.id);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_synced_may_be_lost_and_what_is_may_not() {
+    let key = |name: &str| Key::parse(name).unwrap();
+    let (mut names, mut old, mut new, mut rubbish) = (0, 0, 0, 0);
+    for seed in 0..60 {
+        let disk = Sim::new(seed);
+        disk.put(&key("safe"), &[1; 600]);
+        let file = disk.edit(&key("safe")).unwrap();
+        file.write_at(&[2; 300], 0).unwrap();
+        disk.create(&key("new"), 0).unwrap().sync().unwrap();
+        disk.lose_power();
+        assert!(file.write_at(b"x", 0).is_err(), "a file of a machine that is off");
+        names += u32::from(disk.contents(&key("new")).is_some());
+        let bytes = disk.contents(&key("safe")).unwrap();
+        assert_eq!((bytes.len(), &bytes[300..]), (600, &[1; 300][..]));
+        match bytes[..300].iter().max() {
+            Some(1) => old += 1,
+            Some(2) => new += 1,
+            _ => rubbish += 1,
+        }
+    }
+    assert!((10..50).contains(&names) && old.min(new).min(rubbish) > 5, "{names} {old} {new} {rubbish}");
+}

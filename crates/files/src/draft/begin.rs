@@ -1,0 +1,203 @@
+//! How a draft begins: afresh, where an earlier attempt was cut, or not at all because that one had come to its end.
+
+use super::names::Names;
+use super::{State, Work, absent_ok, lock};
+use crate::disk::{Disk, DiskFile, Stat};
+use crate::error::Error;
+use crate::journal::{self, Header, Journal, MAX_JOURNAL, Parts};
+use crate::key::Key;
+use crate::range::Extent;
+use crate::store::{Kind, Spec};
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Objects of at least this many bytes are continued where an earlier attempt was cut; shorter ones begin again, since what a
+/// journal costs (three syncs) is more than sending them.
+pub(crate) const JOURNAL_FROM: u64 = 16 << 20;
+
+/// For at least this many bytes space is taken beforehand, so that what cannot fit fails before it is sent.
+const RESERVE_FROM: u64 = 1 << 20;
+
+/// How long a lock is waited for: tasks that were dropped let go of theirs as soon as their last write returns.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often it is asked for meanwhile.
+const LOCK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How a draft begins.
+pub(crate) enum Start<D: Disk> {
+    /// With this.
+    Work(Box<Work<D>>),
+    /// It had been published before.
+    Done,
+}
+
+impl<D: Disk> Work<D> {
+    /// Begins the draft of `key`, or goes on with an earlier one of the same `spec`. `label` is what errors call the
+    /// destination; objects of fewer bytes than `journal_from`, or of unknown size, are not continued later.
+    pub(crate) fn begin(
+        disk: &Arc<D>,
+        key: &Key,
+        label: String,
+        spec: Spec,
+        journal_from: u64,
+    ) -> Result<Start<D>, Error> {
+        let name = &label;
+        let failed = |act| move |error| Error::io(name, act, error);
+        let names = Names::of(key).map_err(|error| Error::io(&label, "name", io::Error::other(error)))?;
+        let place = absent_ok(disk.stat(key, false)).map_err(failed("look at"))?;
+        check_place(place, &label, spec.replace)?;
+        let Some((file, mut left)) = own(&**disk, key, place, &names, &label, &spec)? else { return Ok(Start::Done) };
+
+        let stat = file.stat().map_err(failed("look at the draft of"))?;
+        let journalled = spec.source.is_some() && spec.size.is_some_and(|size| size >= journal_from);
+        let kept = left.take_if(|left| journalled && left.is_of(&spec, &stat)).and_then(|left| left.0);
+        let kept = kept.map_or_else(|| Parts::new(spec.sum), |journal| journal.parts);
+        if left.is_some() {
+            // It speaks of other bytes than those that will be written from here on.
+            disk.unlink(&names.journal).map_err(failed("remove the old journal of"))?;
+            disk.sync_dir(&key.parent()).map_err(failed("sync the directory of"))?;
+        }
+        let afresh = kept.ranges.is_empty();
+        if let Err(error) = make_room(&file, afresh && stat.size > 0, &spec) {
+            if afresh {
+                // What there is no space for leaves nothing behind.
+                let _ = disk.unlink(&names.part);
+            }
+            return Err(failed("make room for")(error));
+        }
+        let claimed = kept.ranges.clone();
+        let state = State { claimed, fresh: Parts::new(spec.sum), safe: kept, over: None };
+        let sparse = spec.sparse && afresh && spec.size.is_some();
+        let work = Self {
+            disk: disk.clone(),
+            key: key.clone(),
+            names,
+            label,
+            spec,
+            sparse,
+            file,
+            journalled,
+            state: Mutex::new(state),
+            journal: Mutex::new(None),
+        };
+        if journalled {
+            let kept = work.state().safe.clone();
+            *lock(&work.journal) = Some(work.start_journal(&kept)?);
+        }
+        Ok(Start::Work(Box::new(work)))
+    }
+}
+
+/// Empties a draft's file if it has old bytes, and makes it as long as it will be.
+fn make_room(file: &impl DiskFile, old: bool, spec: &Spec) -> io::Result<()> {
+    if old {
+        file.set_len(0)?;
+    }
+    let Some(size) = spec.size else { return Ok(()) };
+    file.set_len(size)?;
+    if size >= RESERVE_FROM && !spec.sparse { file.reserve(size) } else { Ok(()) }
+}
+
+/// Whether what has the destination's name now can be replaced.
+fn check_place(place: Option<Stat>, label: &str, replace: bool) -> Result<(), Error> {
+    match place {
+        None => Ok(()),
+        Some(Stat { kind: Kind::File | Kind::Link, .. }) if replace => Ok(()),
+        Some(Stat { kind: Kind::File | Kind::Link, .. }) => Err(Error::Exists { name: label.to_owned() }),
+        Some(Stat { kind, .. }) => {
+            Err(Error::Kind { name: label.to_owned(), is: kind.described(), expected: "a file" })
+        }
+    }
+}
+
+/// Opens or makes the draft's file, and locks it. Gives the journal that lies beside it, too; and nothing if the journal says
+/// that what now has the destination's name is what was to be written.
+#[allow(clippy::type_complexity, reason = "a pair that may be absent")]
+fn own<D: Disk>(
+    disk: &D,
+    key: &Key,
+    place: Option<Stat>,
+    names: &Names,
+    label: &str,
+    spec: &Spec,
+) -> Result<Option<(D::File, Option<Left>)>, Error> {
+    let failed = |act| move |error| Error::io(label, act, error);
+    let give_up = Instant::now() + LOCK_PATIENCE;
+    loop {
+        let part = open_locked(disk, &names.part).map_err(failed("open the draft of"))?;
+        let left = Left::read(disk, &names.journal).map_err(failed("read the journal of"))?;
+        match part {
+            Part::Mine(file) => return Ok(Some((file, left))),
+            Part::None => {
+                if left.as_ref().zip(place).is_some_and(|(left, place)| left.became(spec, &place)) {
+                    disk.sync_dir(&key.parent()).map_err(failed("sync the directory of"))?;
+                    absent_ok(disk.unlink(&names.journal)).map_err(failed("remove the journal of"))?;
+                    return Ok(None);
+                }
+                match disk.create(&names.part, 0o600) {
+                    Ok(file) if file.lock().map_err(failed("lock the draft of"))? => return Ok(Some((file, left))),
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(error) => return Err(failed("begin")(error)),
+                }
+            }
+            Part::Theirs if Instant::now() > give_up => return Err(Error::Busy { name: label.to_owned() }),
+            Part::Theirs => std::thread::sleep(LOCK_AGAIN),
+        }
+    }
+}
+
+/// A journal that an earlier attempt left; none in it if it cannot be read.
+struct Left(Option<Journal>);
+
+impl Left {
+    fn read<D: Disk>(disk: &D, key: &Key) -> io::Result<Option<Self>> {
+        let Some(file) = absent_ok(disk.open(key))? else { return Ok(None) };
+        let size = file.stat()?.size;
+        if size > MAX_JOURNAL {
+            return Ok(Some(Self(None)));
+        }
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        let len = file.read_at(&mut bytes, 0)?;
+        Ok(Some(Self(journal::read(&bytes[..len]))))
+    }
+
+    /// Whether it is of `spec`, and its bytes are in the draft `part`.
+    fn is_of(&self, spec: &Spec, part: &Stat) -> bool {
+        self.0.as_ref().is_some_and(|journal| {
+            let end = journal.parts.ranges.iter().next_back().map_or(0, Extent::end);
+            is_of(&journal.header, spec) && journal.header.draft == part.id && part.size >= end
+        })
+    }
+
+    /// Whether it is of `spec`, and its draft is now `place`.
+    fn became(&self, spec: &Spec, place: &Stat) -> bool {
+        let header = self.0.as_ref().map(|journal| &journal.header);
+        header.is_some_and(|header| is_of(header, spec) && header.draft == place.id && header.size == place.size)
+    }
+}
+
+/// Whether a journal with this header is of what `spec` asks for.
+fn is_of(header: &Header, spec: &Spec) -> bool {
+    let source = spec.source.as_ref().map(|(name, modified)| (name.as_str(), *modified));
+    Some(header.size) == spec.size && source == Some((&header.source, header.modified)) && header.sum == spec.sum
+}
+
+/// What became of the attempt to have a draft for oneself.
+enum Part<F> {
+    None,
+    Mine(F),
+    Theirs,
+}
+
+/// Opens and locks the draft `key`, and makes sure that it still has that name.
+fn open_locked<D: Disk>(disk: &D, key: &Key) -> io::Result<Part<D::File>> {
+    let Some(file) = absent_ok(disk.edit(key))? else { return Ok(Part::None) };
+    if !file.lock()? {
+        return Ok(Part::Theirs);
+    }
+    let (open, named) = (file.stat()?, absent_ok(disk.stat(key, false))?);
+    Ok(if named.is_some_and(|named| named.id == open.id) { Part::Mine(file) } else { Part::Theirs })
+}

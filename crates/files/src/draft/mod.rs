@@ -1,0 +1,358 @@
+//! A draft on a disk: how an object comes to be there without ever being there in part.
+//!
+//! The bytes go to a hidden file beside the destination, which gets the destination's name when all of them are there and
+//! have been verified. Beside it, if it is long enough to be worth it, a journal (`journal`) says which bytes are safe, and
+//! a later attempt at the same goes on from there. The order in which things are made safe is all of it:
+//!
+//! 1. *Begin afresh*: an old journal is removed, and its directory synced, before any byte is written that it does not
+//!    speak of. The new one is written under another name, synced, renamed, and the directory synced, before anything is
+//!    recorded.
+//! 2. *Checkpoint*: the bytes are synced, then the record that names them is appended, then the journal is synced.
+//! 3. *Publish*: everything is synced, then the draft renamed, then the directory synced, then the journal removed. A
+//!    journal without a draft whose inode now has the destination's name says that this happened.
+//!
+//! A draft is locked by whoever writes it. Once a sync has failed it cannot be trusted to succeed honestly again (the
+//! kernel reports such errors once), so the draft takes nothing more and the next attempt begins at the last checkpoint.
+
+mod begin;
+#[cfg(test)]
+mod crash;
+mod names;
+
+pub(crate) use begin::{JOURNAL_FROM, Start};
+pub use names::is_ours;
+
+use crate::block::Block;
+use crate::disk::{Disk, DiskFile};
+use crate::error::Error;
+use crate::journal::{self, Header, Parts};
+use crate::key::Key;
+use crate::range::{Extent, Ranges};
+use crate::store::Spec;
+use crate::sum::{Algorithm, Hasher, Sum};
+use names::Names;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A journal that has grown to this is written anew with what it says in fewer words.
+const COMPACT_FROM: u64 = 4 << 20;
+
+/// How many ranges with gaps between them a draft holds, so that nobody fills the memory with scattered bytes. A transfer
+/// over so many streams has not many more.
+pub(crate) const MAX_GAPS: usize = 1 << 16;
+
+/// How many zeros make a hole.
+const HOLE: usize = 64 << 10;
+
+/// How much is read at once to compute a checksum.
+const REREAD: usize = 1 << 20;
+
+/// A draft. Several threads may write.
+pub(crate) struct Work<D: Disk> {
+    disk: Arc<D>,
+    key: Key,
+    names: Names,
+    label: String,
+    spec: Spec,
+    /// Whether what was not written is known to be zeros: a draft that was cut may have anything there.
+    sparse: bool,
+    file: D::File,
+    /// Whether a journal is kept from the beginning.
+    journalled: bool,
+    state: Mutex<State>,
+    /// None if none is kept. Held while a checkpoint is made, so that there is one at a time.
+    journal: Mutex<Option<Writer<D::File>>>,
+}
+
+struct State {
+    /// What was written or is being written.
+    claimed: Ranges,
+    /// What was written since the last checkpoint.
+    fresh: Parts,
+    /// What is safe, by this attempt and those before.
+    safe: Parts,
+    over: Option<Over>,
+}
+
+/// Why a draft takes nothing more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Failed,
+    Published,
+    Abandoned,
+}
+
+struct Writer<F> {
+    file: F,
+    at: u64,
+    check: u32,
+}
+
+impl<D: Disk> Work<D> {
+    /// What errors call it.
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// The open file.
+    pub(crate) fn file(&self) -> &D::File {
+        &self.file
+    }
+
+    /// Whether a later attempt goes on from where this one was cut.
+    pub(crate) fn is_journalled(&self) -> bool {
+        self.journalled
+    }
+
+    /// What is safe.
+    pub(crate) fn safe(&self) -> Ranges {
+        self.state().safe.ranges.clone()
+    }
+
+    /// Writes what of `block` was not written before.
+    pub(crate) fn write(&self, block: &Block) -> Result<(), Error> {
+        let extent = block.extent().unwrap_or(Extent::first(u64::MAX));
+        for part in self.claim(extent)?.iter() {
+            let cut = if part == extent { Some(block.clone()) } else { block.part(part) };
+            // It was cut from the block's own range.
+            let Some(piece) = cut else { continue };
+            self.put(&piece.bytes, part.start()).map_err(|e| self.fail("write", e))?;
+            self.note(part, self.spec.sum.map_or(0, |how| piece.sum_by(how)));
+        }
+        Ok(())
+    }
+
+    /// Notes what was written by other means, whose checksum nobody knows.
+    pub(crate) fn wrote(&self, extent: Extent) -> Result<(), Error> {
+        if self.spec.sum.is_some() {
+            return Err(Error::Unsupported {
+                name: self.label.clone(),
+                what: "a checksum of bytes that were not seen",
+            });
+        }
+        self.claim(extent)?.iter().for_each(|part| self.note(part, 0));
+        Ok(())
+    }
+
+    /// Makes what was written safe, and says what is.
+    pub(crate) fn checkpoint(&self) -> Result<Ranges, Error> {
+        self.checkpoint_with(&mut lock(&self.journal))
+    }
+
+    /// The checksum of all bytes, if they are `size` and it was kept.
+    pub(crate) fn given(&self, size: u64) -> Option<Sum> {
+        self.written(&lock(&self.journal)).tally?.total(size)
+    }
+
+    /// The checksum of the file as it is.
+    pub(crate) fn reread(&self, algorithm: Algorithm) -> Result<Sum, Error> {
+        let size = self.file.stat().map_err(|e| Error::io(&self.label, "look at the draft of", e))?.size;
+        checksum(&self.file, algorithm, Extent::first(size)).map_err(|e| Error::io(&self.label, "read the draft of", e))
+    }
+
+    /// Gives it its name.
+    pub(crate) fn publish(&self, size: u64) -> Result<(), Error> {
+        let journal = &mut *lock(&self.journal);
+        let dir = self.key.parent();
+        self.still_open(&self.state())?;
+        let written = self.written(journal).ranges;
+        let missing = written.missing(Extent::first(size)).total();
+        if missing > 0 || self.spec.size.is_some_and(|expected| expected != size) {
+            return Err(Error::Incomplete { name: self.label.clone(), missing, size });
+        }
+        if let Some(extent) = written.iter().next_back().filter(|e| e.end() > size) {
+            return Err(Error::Beyond { name: self.label.clone(), extent });
+        }
+        if journal.is_some() {
+            self.checkpoint_with(journal)?;
+        }
+        self.file.set(&self.spec.attributes).map_err(|e| self.fail("set times and mode of", e))?;
+        self.file.sync().map_err(|e| self.fail("sync", e))?;
+        let renamed = self.disk.rename(&self.names.part, &self.key, self.spec.replace);
+        renamed.map_err(|e| self.fail("give its name to", e))?;
+        self.state().over = Some(Over::Published);
+        if journal.take().is_some() {
+            self.disk.sync_dir(&dir).map_err(|e| Error::io(&self.label, "sync the directory of", e))?;
+            let removed = absent_ok(self.disk.unlink(&self.names.journal));
+            removed.map_err(|e| Error::io(&self.label, "remove the journal of", e))?;
+        }
+        Ok(())
+    }
+
+    /// Gives it up; with `keep`, so that a later attempt can go on.
+    pub(crate) fn abandon(&self, keep: bool) -> Result<(), Error> {
+        let journal = &mut *lock(&self.journal);
+        if self.state().over == Some(Over::Published) {
+            return Ok(());
+        }
+        if keep && journal.is_some() {
+            // What is not safe by now is sent again, and a draft that failed has nothing more to say.
+            let _ = self.checkpoint_with(journal);
+            self.state().over = Some(Over::Abandoned);
+            return Ok(());
+        }
+        self.state().over = Some(Over::Abandoned);
+        if journal.take().is_some() {
+            absent_ok(self.disk.unlink(&self.names.journal))
+                .map_err(|e| Error::io(&self.label, "remove the journal of", e))?;
+            let synced = self.disk.sync_dir(&self.key.parent());
+            synced.map_err(|e| Error::io(&self.label, "sync the directory of", e))?;
+        }
+        absent_ok(self.disk.unlink(&self.names.part)).map_err(|e| Error::io(&self.label, "remove the draft of", e))?;
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// What of `extent` nobody has written or is writing, which the caller now has to.
+    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
+        let mut state = self.state();
+        self.still_open(&state)?;
+        if self.spec.size.is_some_and(|size| extent.end() > size) || extent.end() > i64::MAX as u64 {
+            return Err(Error::Beyond { name: self.label.clone(), extent });
+        }
+        let missing = state.claimed.missing(extent);
+        state.claimed.insert(extent);
+        if state.claimed.count() > MAX_GAPS {
+            let what = "the number of gaps between what was written";
+            return Err(Error::Limit { name: self.label.clone(), what, limit: MAX_GAPS as u64 });
+        }
+        Ok(missing)
+    }
+
+    /// Writes `bytes`, but for holes.
+    fn put(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if !self.sparse {
+            return self.file.write_at(bytes, offset);
+        }
+        let mut at = offset;
+        for run in bytes.chunks(HOLE).collect::<Vec<_>>().chunk_by(|a, b| is_zero(a) == is_zero(b)) {
+            let len = run.iter().map(|chunk| chunk.len()).sum::<usize>();
+            // The runs follow each other.
+            let from = (at - offset) as usize;
+            if !is_zero(run[0]) {
+                self.file.write_at(&bytes[from..from + len], at)?;
+            }
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    fn note(&self, extent: Extent, sum: u32) {
+        // Claims do not overlap.
+        self.state().fresh.add(extent, sum);
+    }
+
+    fn still_open(&self, state: &State) -> Result<(), Error> {
+        let why = match state.over {
+            None => return Ok(()),
+            Some(Over::Failed) => "its disk failed",
+            Some(Over::Published) => "it was published",
+            Some(Over::Abandoned) => "it was given up",
+        };
+        let source = io::Error::other(format!("{why} before"));
+        Err(Error::Io { name: self.label.clone(), act: "write", source })
+    }
+
+    /// The error for `source`, after which nothing that was not safe before can be trusted.
+    fn fail(&self, act: &'static str, source: io::Error) -> Error {
+        self.state().over = Some(Over::Failed);
+        Error::io(&self.label, act, source)
+    }
+
+    fn checkpoint_with(&self, journal: &mut Option<Writer<D::File>>) -> Result<Ranges, Error> {
+        let batch = {
+            let mut state = self.state();
+            self.still_open(&state)?;
+            std::mem::replace(&mut state.fresh, Parts::new(self.spec.sum))
+        };
+        if batch.ranges.is_empty() {
+            return Ok(self.safe());
+        }
+        self.file.sync().map_err(|e| self.fail("sync", e))?;
+        if let Some(writer) = journal {
+            writer.append(&batch).map_err(|e| self.fail("write the journal of", e))?;
+        }
+        let safe = {
+            let mut state = self.state();
+            state.safe.merge(&batch);
+            state.safe.clone()
+        };
+        if journal.as_ref().is_some_and(|writer| writer.at > COMPACT_FROM) {
+            *journal = Some(self.start_journal(&safe)?);
+        }
+        Ok(safe.ranges)
+    }
+
+    /// All that was written: what is safe, and what came since. While a checkpoint is made, that is not known.
+    fn written(&self, _no_checkpoint: &Option<Writer<D::File>>) -> Parts {
+        let state = self.state();
+        let mut all = state.safe.clone();
+        all.merge(&state.fresh);
+        all
+    }
+
+    /// Writes a journal that says `kept`, in place of any other.
+    fn start_journal(&self, kept: &Parts) -> Result<Writer<D::File>, Error> {
+        let draft = self.file.stat().map_err(|e| self.fail("look at the draft of", e))?.id;
+        let (source, modified) = self.spec.source.clone().unwrap_or_default();
+        let header = Header { draft, size: self.spec.size.unwrap_or(0), source, modified, sum: self.spec.sum };
+        let mut bytes = Vec::new();
+        let check = journal::record(kept, journal::header(&header, &mut bytes), &mut bytes);
+        let started = (|| {
+            absent_ok(self.disk.unlink(&self.names.next))?;
+            let file = self.disk.create(&self.names.next, 0o600)?;
+            file.write_at(&bytes, 0)?;
+            file.sync()?;
+            self.disk.rename(&self.names.next, &self.names.journal, true)?;
+            self.disk.sync_dir(&self.key.parent())?;
+            Ok(Writer { file, at: bytes.len() as u64, check })
+        })();
+        started.map_err(|e| self.fail("write the journal of", e))
+    }
+}
+
+impl<F: DiskFile> Writer<F> {
+    fn append(&mut self, parts: &Parts) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        self.check = journal::record(parts, self.check, &mut bytes);
+        self.file.write_at(&bytes, self.at)?;
+        self.at += bytes.len() as u64;
+        self.file.sync()
+    }
+}
+
+/// The checksum of `extent` of `file`.
+pub(crate) fn checksum(file: &impl DiskFile, algorithm: Algorithm, extent: Extent) -> io::Result<Sum> {
+    let mut hasher = Hasher::new(algorithm);
+    let mut bytes = vec![0; REREAD.min(usize::try_from(extent.len()).unwrap_or(REREAD)).max(1)];
+    for part in extent.blocks(REREAD as u64) {
+        // Blocks are no longer than REREAD, nor than the whole.
+        let room = &mut bytes[..part.len() as usize];
+        if file.read_at(room, part.start())? < room.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        hasher.update(room);
+    }
+    Ok(hasher.finish())
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    // By words, which compilers make as fast as memory is.
+    let (words, rest) = bytes.as_chunks::<8>();
+    rest.iter().all(|&byte| byte == 0) && words.iter().all(|word| *word == [0; 8])
+}
+
+fn absent_ok<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

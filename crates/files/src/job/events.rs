@@ -1,0 +1,123 @@
+//! What a job tells while it runs, and at its end.
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::plan::Reason;
+use crate::store::{Kind, Meta};
+use crate::transfer::Done;
+use std::fmt::Debug;
+use std::time::Duration;
+
+/// How many failures a report tells of one by one.
+const MAX_FAILURES: usize = 1000;
+
+/// Something that happened. In a dry run, something that would.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A directory is made, or was there.
+    Dir {
+        /// At the destination.
+        key: &'a Key,
+    },
+    /// An object begins to be carried.
+    Carry {
+        /// At the source.
+        from: &'a Key,
+        /// At the destination.
+        to: &'a Key,
+        /// What it is.
+        meta: &'a Meta,
+        /// Why it is carried.
+        reason: Reason,
+    },
+    /// It is there, verified.
+    Carried {
+        /// At the destination.
+        to: &'a Key,
+        /// What it came to.
+        done: &'a Done,
+    },
+    /// An object is not carried.
+    Skipped {
+        /// At the destination.
+        to: &'a Key,
+        /// What it is.
+        meta: &'a Meta,
+        /// Why not.
+        reason: Reason,
+    },
+    /// Something that cannot be carried was left out.
+    Left {
+        /// From the top of the tree.
+        key: &'a Key,
+        /// What it is.
+        kind: Kind,
+    },
+    /// An attempt failed, and another follows.
+    Again {
+        /// At the destination.
+        to: &'a Key,
+        /// Why.
+        error: &'a Error,
+        /// After how long.
+        wait: Duration,
+    },
+    /// Something failed for good.
+    Failed {
+        /// What.
+        key: &'a Key,
+        /// Why.
+        error: &'a Error,
+    },
+}
+
+/// Whoever wants to know. Called from many tasks, and not to be kept waiting.
+pub trait Watcher: Debug + Send + Sync {
+    /// Something happened.
+    fn saw(&self, event: &Event<'_>);
+}
+
+/// Nobody.
+#[derive(Debug, Clone, Copy)]
+pub struct Quiet;
+
+impl Watcher for Quiet {
+    fn saw(&self, _: &Event<'_>) {}
+}
+
+/// What became of a job.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Objects that were carried; in a dry run, that would be.
+    pub carried: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those of these bytes that had to be moved, since no earlier run had done so.
+    pub moved: u64,
+    /// Objects that the destination had.
+    pub skipped: u64,
+    /// What cannot be carried: sockets, links to nowhere.
+    pub left: u64,
+    /// Directories that were made or were there.
+    pub dirs: u64,
+    /// How much failed.
+    pub failed: u64,
+    /// The first of the failures, by what they were about.
+    pub failures: Vec<(Key, Error)>,
+    /// Whether it stopped before its end, since what failed would have failed for all.
+    pub stopped: bool,
+}
+
+impl Report {
+    /// Whether everything is there that was asked for.
+    pub fn is_complete(&self) -> bool {
+        self.failed == 0 && self.left == 0 && !self.stopped
+    }
+
+    pub(super) fn note(&mut self, key: Key, error: Error) {
+        self.failed += 1;
+        if self.failures.len() < MAX_FAILURES {
+            self.failures.push((key, error));
+        }
+    }
+}

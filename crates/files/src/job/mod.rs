@@ -1,0 +1,267 @@
+//! A job: many objects from one store to another, several at a time, each tried again where that may help, and a report
+//! that says what became of every one of them.
+
+mod events;
+mod one;
+
+pub use events::{Event, Quiet, Report, Watcher};
+
+use crate::error::{Error, Sort};
+use crate::key::Key;
+use crate::plan::{Existing, Filter, Found, Walk};
+use crate::store::{Attributes, Kind, Meta, Store};
+use crate::transfer::How;
+use one::{Came, One};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// What is to be done.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Where objects come from.
+    pub source: Arc<dyn Store>,
+    /// Where they go.
+    pub dest: Arc<dyn Store>,
+    /// How each is carried. Whether one takes another's place is for [`Self::existing`] to say.
+    pub how: How,
+    /// What is done about those that the destination has.
+    pub existing: Existing,
+    /// What of directories is left out.
+    pub filter: Arc<Filter>,
+    /// Whether directories are carried, with all that is in them.
+    pub recursive: bool,
+    /// Whether directories are made that a destination is to be in.
+    pub parents: bool,
+    /// Whether only is told what would be done.
+    pub dry_run: bool,
+    /// How many objects are carried at once.
+    pub files: usize,
+    /// When to try again.
+    pub retry: Retry,
+    /// Who is told what happens.
+    pub watcher: Arc<dyn Watcher>,
+}
+
+/// When what failed is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// How often in all.
+    pub attempts: u32,
+    /// How long is waited before the second attempt; twice as long before each other one.
+    pub first: Duration,
+    /// How long is waited at most.
+    pub most: Duration,
+}
+
+impl Default for Retry {
+    /// Five attempts in some fifteen seconds: longer than a server takes to be started again.
+    fn default() -> Self {
+        Self { attempts: 5, first: Duration::from_secs(1), most: Duration::from_secs(30) }
+    }
+}
+
+impl Job {
+    /// A job that carries what is new or newer, directories included, four objects at a time.
+    pub fn new(source: Arc<dyn Store>, dest: Arc<dyn Store>) -> Self {
+        Self {
+            source,
+            dest,
+            how: How::default(),
+            existing: Existing::default(),
+            filter: Arc::default(),
+            recursive: true,
+            parents: false,
+            dry_run: false,
+            files: 4,
+            retry: Retry::default(),
+            watcher: Arc::new(Quiet),
+        }
+    }
+
+    /// Carries what each first key names to the second, and returns when all of it is durable or has failed.
+    pub async fn run(&self, items: impl IntoIterator<Item = (Key, Key)>) -> Report {
+        let mut run =
+            Run { job: self, tasks: JoinSet::new(), report: Report::default(), made: HashSet::new(), dirs: Vec::new() };
+        for (from, to) in items {
+            if run.report.stopped {
+                break;
+            }
+            run.item(from, to).await;
+        }
+        while run.join().await {}
+        run.finish().await
+    }
+}
+
+/// A job that is under way.
+struct Run<'a> {
+    job: &'a Job,
+    tasks: JoinSet<(Key, Result<Came, Error>)>,
+    report: Report,
+    /// Directories that are known to be there.
+    made: HashSet<Key>,
+    /// Directories whose times and modes are set when all is in them, in the order in which they were made.
+    dirs: Vec<(Key, Attributes)>,
+}
+
+impl Run<'_> {
+    async fn item(&mut self, from: Key, to: Key) {
+        let meta = match self.job.source.stat(&from).await {
+            Ok(meta) => meta,
+            Err(error) => return self.failed(from, error),
+        };
+        if self.job.parents
+            && let Err(error) = self.make_parents(&to).await
+        {
+            return self.failed(to, error);
+        }
+        match meta.kind {
+            Kind::File => self.file(from, to, meta).await,
+            Kind::Dir if self.job.recursive => self.tree(from, to, meta).await,
+            kind => {
+                let name = format!("{}/{from}", self.job.source.name());
+                self.failed(from, Error::Kind { name, is: kind.described(), expected: "a file" });
+            }
+        }
+    }
+
+    async fn tree(&mut self, top: Key, to: Key, meta: Meta) {
+        if let Err(error) = self.make_dir(to.clone(), meta).await {
+            return self.failed(to, error);
+        }
+        let mut walk = Walk::new(self.job.source.clone(), top.clone(), self.job.filter.clone());
+        while let Some(found) = walk.next().await {
+            if self.report.stopped {
+                return;
+            }
+            match found {
+                Err(error) => self.failed(top.clone(), error),
+                Ok(Found::Other(key, kind)) => {
+                    self.report.left += 1;
+                    self.job.watcher.saw(&Event::Left { key: &key, kind });
+                }
+                Ok(Found::Dir(key, meta)) => {
+                    let made = match to.beneath(&key) {
+                        Ok(to) => self.make_dir(to, meta).await,
+                        Err(error) => Err(too_long(&*self.job.dest, &error)),
+                    };
+                    if let Err(error) = made {
+                        self.failed(key, error);
+                    }
+                }
+                Ok(Found::File(key, meta)) => match top.beneath(&key).and_then(|from| Ok((from, to.beneath(&key)?))) {
+                    Ok((from, to)) => self.file(from, to, meta).await,
+                    Err(error) => self.failed(key, too_long(&*self.job.dest, &error)),
+                },
+            }
+        }
+    }
+
+    /// Begins with an object as soon as there is a place for it.
+    async fn file(&mut self, from: Key, to: Key, meta: Meta) {
+        while self.tasks.len() >= self.job.files.max(1) {
+            self.join().await;
+        }
+        if !self.report.stopped {
+            let one = One { job: self.job.clone(), from, to, meta };
+            self.tasks.spawn(one.run());
+        }
+    }
+
+    /// Waits for an object to be done with; false if there is none under way.
+    async fn join(&mut self) -> bool {
+        match self.tasks.join_next().await {
+            None => return false,
+            Some(Ok((key, Err(error)))) => self.failed(key, error),
+            Some(Ok((_, Ok(Came::Carried(done))))) => {
+                self.report.carried += 1;
+                self.report.bytes += done.size;
+                self.report.moved += done.moved;
+            }
+            Some(Ok((_, Ok(Came::Skipped)))) => self.report.skipped += 1,
+            Some(Ok((_, Ok(Came::Planned(size))))) => {
+                self.report.carried += 1;
+                self.report.bytes += size;
+            }
+            Some(Err(error)) => {
+                let error = Error::io(self.job.dest.name(), "go on with", std::io::Error::other(error));
+                self.failed(Key::ROOT, error);
+            }
+        }
+        true
+    }
+
+    /// Makes the directory `key`, unless it is there.
+    async fn make_dir(&mut self, key: Key, meta: Meta) -> Result<(), Error> {
+        let attributes = Attributes {
+            mode: meta.mode.filter(|_| self.job.how.modes),
+            modified: meta.modified.filter(|_| self.job.how.times),
+        };
+        self.job.watcher.saw(&Event::Dir { key: &key });
+        self.report.dirs += 1;
+        if !self.job.dry_run {
+            self.ensure_dir(&key).await?;
+            self.dirs.push((key, attributes));
+        }
+        Ok(())
+    }
+
+    async fn make_parents(&mut self, key: &Key) -> Result<(), Error> {
+        let mut above = Vec::new();
+        let mut parent = key.parent();
+        while !parent.is_root() && !self.made.contains(&parent) {
+            above.push(parent.clone());
+            parent = parent.parent();
+        }
+        if !self.job.dry_run {
+            for key in above.into_iter().rev() {
+                self.ensure_dir(&key).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn ensure_dir(&mut self, key: &Key) -> Result<(), Error> {
+        if key.is_root() || self.made.contains(key) {
+            return Ok(());
+        }
+        if let Err(error) = self.job.dest.make_dir(key).await {
+            // Far stores have many words for it: what counts is whether one is there.
+            match self.job.dest.stat(key).await {
+                Ok(meta) if meta.kind == Kind::Dir => {}
+                _ => return Err(error),
+            }
+        }
+        self.made.insert(key.clone());
+        Ok(())
+    }
+
+    fn failed(&mut self, key: Key, error: Error) {
+        self.job.watcher.saw(&Event::Failed { key: &key, error: &error });
+        // Where there is no space for one there is none for the others.
+        self.report.stopped |= error.sort() == Sort::NoSpace;
+        self.report.note(key, error);
+    }
+
+    async fn finish(mut self) -> Report {
+        for (key, attributes) in std::mem::take(&mut self.dirs).into_iter().rev() {
+            if attributes != Attributes::default()
+                && let Err(error) = self.job.dest.set(&key, attributes).await
+            {
+                self.failed(key, error);
+            }
+        }
+        if !self.job.dry_run
+            && let Err(error) = self.job.dest.settle().await
+        {
+            self.failed(Key::ROOT, error);
+        }
+        self.report
+    }
+}
+
+fn too_long(store: &dyn Store, error: &crate::key::KeyError) -> Error {
+    Error::Store { name: store.name(), reason: error.to_string(), sort: Sort::Request }
+}

@@ -1,0 +1,178 @@
+//! Reading files of this machine: at random, or in a flow that readers keep ahead of whoever takes from it (L8, R3).
+
+use super::{Local, meta_of};
+use crate::block::Block;
+use crate::disk::{DiskFile, LinuxFile, Stat};
+use crate::draft::checksum;
+use crate::error::Error;
+use crate::key::Key;
+use crate::range::{Extent, Ranges};
+use crate::store::{Fallible, Flow, Kind, Meta, Object, Shape};
+use crate::sum::{Algorithm, Sum};
+use bytes::Bytes;
+use std::fmt;
+use std::fs::File;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// How many bytes one call to read ranges may ask for.
+pub(super) const MAX_READ: u64 = 256 << 20;
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct LocalObject {
+    store: Local,
+    key: Key,
+    file: LinuxFile,
+    stat: Stat,
+    meta: Meta,
+}
+
+impl LocalObject {
+    pub(super) fn new(store: Local, key: Key, file: LinuxFile, stat: Stat) -> Self {
+        Self { store, key, file, stat, meta: meta_of(&stat) }
+    }
+
+    /// Fails unless the object has all of `extent`. Devices have whatever is asked for.
+    fn check(&self, extent: Extent) -> Result<(), Error> {
+        if self.stat.kind == Kind::File && extent.end() > self.stat.size {
+            return Err(Error::Beyond { name: self.name(), extent });
+        }
+        Ok(())
+    }
+}
+
+impl Object for LocalObject {
+    fn name(&self) -> String {
+        self.store.label(&self.key)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn flow(&self, wanted: Ranges, shape: Shape) -> Fallible<'_, Arc<dyn Flow>> {
+        Box::pin(async move {
+            wanted.iter().try_for_each(|extent| self.check(extent))?;
+            let block = shape.pool.size().max(1) as u64;
+            let blocks = wanted.iter().map(|extent| extent.len() / block + 2).sum::<u64>();
+            let readers = if shape.ordered { 1 } else { (shape.readers.max(1) as u64).min(blocks) };
+            let parts: Vec<Extent> = wanted.iter().collect();
+            let cursor: Cursor = Arc::new(Mutex::new(Box::new(parts.into_iter().flat_map(move |e| e.blocks(block)))));
+            let (sender, blocks) = mpsc::channel(2);
+            let mut tasks = JoinSet::new();
+            for _ in 0..readers {
+                let reader = Reader { name: self.name(), store: self.store.clone(), file: self.file.clone() };
+                tasks.spawn(reader.run(cursor.clone(), shape.clone(), sender.clone()));
+            }
+            Ok(Arc::new(LocalFlow { blocks: tokio::sync::Mutex::new(blocks), _tasks: tasks }) as _)
+        })
+    }
+
+    fn read<'a>(&'a self, wanted: &'a [Extent]) -> Fallible<'a, Vec<Bytes>> {
+        Box::pin(async move {
+            let end = if self.stat.kind == Kind::File { self.stat.size } else { u64::MAX };
+            let there = |e: &Extent| e.common(Extent::first(end)).unwrap_or(Extent::first(0));
+            let wanted: Vec<Extent> = wanted.iter().map(there).collect();
+            if wanted.iter().fold(0, |sum: u64, extent| sum.saturating_add(extent.len())) > MAX_READ {
+                return Err(Error::Limit {
+                    name: self.name(),
+                    what: "the length of what is read at once",
+                    limit: MAX_READ,
+                });
+            }
+            let file = self.file.clone();
+            let read = self.store.call(&self.key, "read", move |_, _| {
+                let one = |extent: &Extent| {
+                    let mut bytes = vec![0; extent.len() as usize];
+                    let len = file.read_at(&mut bytes, extent.start())?;
+                    bytes.truncate(len);
+                    Ok(Bytes::from(bytes))
+                };
+                wanted.iter().map(one).collect()
+            });
+            read.await
+        })
+    }
+
+    fn checksum(&self, algorithm: Algorithm, extent: Extent) -> Fallible<'_, Sum> {
+        Box::pin(async move {
+            self.check(extent)?;
+            let file = self.file.clone();
+            self.store.call(&self.key, "read", move |_, _| checksum(&file, algorithm, extent)).await
+        })
+    }
+
+    fn unchanged(&self) -> Fallible<'_, ()> {
+        Box::pin(async move {
+            let file = self.file.clone();
+            let now = self.store.call(&self.key, "look at", move |_, _| file.stat()).await?;
+            let same = self.stat.kind != Kind::File || (now.size, now.modified) == (self.stat.size, self.stat.modified);
+            if same { Ok(()) } else { Err(Error::Changed { name: self.name() }) }
+        })
+    }
+
+    fn file(&self) -> Option<Arc<File>> {
+        Some(self.file.0.clone())
+    }
+}
+
+/// Where the next block begins; all readers of a flow share it.
+type Cursor = Arc<Mutex<Box<dyn Iterator<Item = Extent> + Send>>>;
+
+struct Reader {
+    name: String,
+    store: Local,
+    file: LinuxFile,
+}
+
+impl Reader {
+    /// Reads blocks until there are none left, one fails, or nobody takes them.
+    async fn run(self, cursor: Cursor, shape: Shape, blocks: mpsc::Sender<Result<Block, Error>>) {
+        loop {
+            let next = cursor.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(extent) = next else { return };
+            let block = self.read(extent, &shape).await;
+            let failed = block.is_err();
+            if blocks.send(block).await.is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    async fn read(&self, extent: Extent, shape: &Shape) -> Result<Block, Error> {
+        let mut buffer = shape.pool.take().await;
+        let (file, name, how) = (self.file.clone(), self.name.clone(), shape.sum);
+        let read = self.store.run(move |_| {
+            // Blocks are no longer than the pool's buffers.
+            let len = extent.len() as usize;
+            let got = file.read_at(&mut buffer.room()[..len], extent.start());
+            let got = got.map_err(|error| Error::io(&name, "read", error))?;
+            if got < len {
+                return Err(Error::Short { name, at: extent.start() + got as u64, expected: extent.end() });
+            }
+            let bytes = buffer.freeze(len);
+            Ok(Block { offset: extent.start(), sum: how.map(|how| how.of(&bytes)), bytes })
+        });
+        read.await
+    }
+}
+
+struct LocalFlow {
+    blocks: tokio::sync::Mutex<mpsc::Receiver<Result<Block, Error>>>,
+    /// End with it.
+    _tasks: JoinSet<()>,
+}
+
+impl Flow for LocalFlow {
+    fn next(&self) -> Fallible<'_, Option<Block>> {
+        Box::pin(async move { self.blocks.lock().await.recv().await.transpose() })
+    }
+}
+
+impl fmt::Debug for LocalFlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalFlow").finish_non_exhaustive()
+    }
+}

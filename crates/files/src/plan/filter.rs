@@ -1,0 +1,144 @@
+//! Which objects of a tree are left out.
+
+use crate::key::Key;
+use globset::{GlobBuilder, GlobMatcher};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Text that is no pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{pattern}\" is no pattern: {reason}")]
+pub struct PatternError {
+    pattern: String,
+    reason: String,
+}
+
+impl PatternError {
+    pub(super) fn new(pattern: &str, reason: impl Into<String>) -> Self {
+        Self { pattern: pattern.chars().take(200).collect(), reason: reason.into() }
+    }
+}
+
+/// Rules that include and exclude, of which the first that matches counts.
+///
+/// A pattern without a slash is about names at any depth, one with a slash about paths from the top of the tree (`/` at its
+/// beginning does no more than that), one with a slash at its end about directories only. `*` and `?` stay within a name,
+/// `**` does not; `[a-z]` and `{a,b}` are as in shells. What is said of a directory holds for what is in it, unless a rule
+/// is about that itself; but a directory that is excluded is not looked into. Where no rule matches, an object is left out
+/// if all rules there are include, and taken otherwise.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Clone)]
+struct Rule {
+    includes: bool,
+    dirs_only: bool,
+    whole_path: bool,
+    glob: GlobMatcher,
+}
+
+impl Filter {
+    /// Adds a rule that includes what `pattern` matches.
+    ///
+    /// # Errors
+    /// It is no pattern.
+    pub fn include(&mut self, pattern: &str) -> Result<(), PatternError> {
+        self.add(pattern, true)
+    }
+
+    /// Adds a rule that excludes what `pattern` matches.
+    ///
+    /// # Errors
+    /// It is no pattern.
+    pub fn exclude(&mut self, pattern: &str) -> Result<(), PatternError> {
+        self.add(pattern, false)
+    }
+
+    /// Whether what `key` names, counted from the top of the tree, is taken, or looked into if it is a directory.
+    pub fn takes(&self, key: &Key, is_dir: bool) -> bool {
+        let (mut key, mut dir) = (key.clone(), is_dir);
+        while !key.is_root() {
+            if let Some(rule) = self.rules.iter().find(|rule| rule.matches(&key, dir)) {
+                return rule.includes;
+            }
+            (key, dir) = (key.parent(), true);
+        }
+        is_dir || self.rules.is_empty() || self.rules.iter().any(|rule| !rule.includes)
+    }
+
+    fn add(&mut self, pattern: &str, includes: bool) -> Result<(), PatternError> {
+        let (bare, dirs_only) = pattern.strip_suffix('/').map_or((pattern, false), |bare| (bare, true));
+        let whole_path = bare.contains('/');
+        let glob = compile(pattern, bare.strip_prefix('/').unwrap_or(bare))?;
+        self.rules.push(Rule { includes, dirs_only, whole_path, glob });
+        Ok(())
+    }
+}
+
+impl Rule {
+    fn matches(&self, key: &Key, is_dir: bool) -> bool {
+        let what = if self.whole_path { key.as_bytes() } else { key.name() };
+        (is_dir || !self.dirs_only) && matches(&self.glob, what)
+    }
+}
+
+/// The matcher for `bare`, which is `pattern` without what has been understood of it.
+pub(super) fn compile(pattern: &str, bare: &str) -> Result<GlobMatcher, PatternError> {
+    if bare.is_empty() {
+        return Err(PatternError::new(pattern, "it is empty"));
+    }
+    let glob = GlobBuilder::new(bare).literal_separator(true).backslash_escape(true).build();
+    Ok(glob.map_err(|e| PatternError::new(pattern, e.kind().to_string()))?.compile_matcher())
+}
+
+/// Whether `glob` matches bytes, which may be no text.
+pub(super) fn matches(glob: &GlobMatcher, what: &[u8]) -> bool {
+    glob.is_match(Path::new(OsStr::from_bytes(what)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(rules: &[(bool, &str)], paths: &[&str]) -> Vec<String> {
+        let mut filter = Filter::default();
+        for &(includes, pattern) in rules {
+            if includes { filter.include(pattern).unwrap() } else { filter.exclude(pattern).unwrap() }
+        }
+        let is_dir = |path: &str| path.ends_with('/');
+        let takes = |path: &&&str| filter.takes(&Key::parse(path).unwrap(), is_dir(path));
+        paths.iter().filter(takes).map(|path| (*path).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_counts() {
+        let paths = ["a.h5", "a.tmp", "run1/", "run1/a.h5", "run1/keep.tmp", "run1/x/b.tmp", "cache/"];
+        assert_eq!(taken(&[], &paths), paths);
+        assert_eq!(
+            taken(&[(true, "keep.tmp"), (false, "*.tmp"), (false, "cache/")], &paths),
+            ["a.h5", "run1/", "run1/a.h5", "run1/keep.tmp"]
+        );
+        assert_eq!(taken(&[(true, "*.h5")], &paths), ["a.h5", "run1/", "run1/a.h5", "cache/"]);
+        assert_eq!(
+            taken(&[(false, "/a.*")], &paths),
+            ["run1/", "run1/a.h5", "run1/keep.tmp", "run1/x/b.tmp", "cache/"]
+        );
+        assert_eq!(
+            taken(&[(true, "run*/")], &paths),
+            ["run1/", "run1/a.h5", "run1/keep.tmp", "run1/x/b.tmp", "cache/"]
+        );
+        assert_eq!(taken(&[(false, "run1/**/*.tmp")], &["run1/x/b.tmp", "b.tmp"]), ["b.tmp"]);
+    }
+
+    #[test]
+    fn says_what_is_no_pattern() {
+        for pattern in ["", "/", "[a", "{a", "a\\"] {
+            let error = Filter::default().exclude(pattern).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("\"{pattern}\" is no pattern: ")), "{error}");
+        }
+        assert!(matches(&compile("*", "*").unwrap(), b"\xff"));
+    }
+}

@@ -1,0 +1,320 @@
+//! The seam between transfers and what bytes are in: stores, the objects in them, and drafts of objects that are being
+//! written.
+//!
+//! ```text
+//!   Store::open ───► Object ──flow──► Flow ──next──► Block ──write──► Draft ──publish──► an object ◄─── Store::create
+//!                       └─────read (random, vectors of ranges)
+//! ```
+//!
+//! **The unit is a range of bytes of an object**, never a whole file: a flow gives the blocks of any set of ranges in
+//! whatever order they come, a draft takes them in whatever order. So a disk, a GridFTP server with eight streams, objects
+//! over UDP (L2, L5), open remote files (R1) and containers made of ranges of several objects (L13) are all stores.
+//!
+//! **A store is near or far.** What is read from a near object is what is in it; what is read from a far one has crossed a
+//! network, and only the other end can say what it should have been. Verification compares the two (`transfer`).
+//!
+//! **Only what is published exists.** A draft is invisible under its name until [`Draft::publish`]; what a store keeps of a
+//! draft that was cut short, and how a later one finds it, is the store's affair.
+
+use crate::block::{Block, Pool};
+use crate::error::Error;
+use crate::key::Key;
+use crate::range::{Extent, Ranges};
+use crate::sum::{Algorithm, Combining, Sum};
+use bytes::Bytes;
+use std::fmt::{self, Debug};
+use std::fs::File;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A future behind a pointer, for traits that stand behind one.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The same that may fail.
+pub type Fallible<'a, T> = Boxed<'a, Result<T, Error>>;
+
+/// A place with objects in it, under names: a directory of a disk, a directory of a server.
+pub trait Store: Debug + Send + Sync {
+    /// As errors and journals name it, without credentials: `file:///data`, `gsiftp://host/data`.
+    fn name(&self) -> String;
+
+    /// Whether its bytes cross a network on their way here.
+    fn is_far(&self) -> bool;
+
+    /// The checksums that its objects can be asked for, those first that it computes most readily.
+    fn algorithms(&self) -> &[Algorithm];
+
+    /// What there is under `key`. Symbolic links are followed as far as the store allows.
+    fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta>;
+
+    /// The entries of the directory `key`.
+    fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>>;
+
+    /// Opens the object `key` to be read.
+    fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>>;
+
+    /// Begins the object `key`, or goes on with what an earlier attempt at the same `spec` left.
+    fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun>;
+
+    /// Opens `key` to be changed where it stands, without a draft: for writes at random and for peers whose protocol has it
+    /// so. It is made if it is absent.
+    fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>>;
+
+    /// Makes the directory `key`, whose parent exists.
+    fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()>;
+
+    /// Removes what is no directory.
+    fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()>;
+
+    /// Removes an empty directory.
+    fn remove_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()>;
+
+    /// Gives `from` the name `to`, in place of what has it if `replace`.
+    fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()>;
+
+    /// Sets times and modes of what there is under `key`.
+    fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()>;
+
+    /// Returns when everything that was published, made or removed before would survive a loss of power.
+    fn settle(&self) -> Fallible<'_, ()>;
+}
+
+/// The entries of a directory, some at a time.
+pub trait Listing: Debug + Send {
+    /// More entries in no particular order, and an empty list at the end.
+    fn more(&mut self) -> Fallible<'_, Vec<Entry>>;
+}
+
+/// An object that can be read.
+pub trait Object: Debug + Send + Sync {
+    /// As errors name it.
+    fn name(&self) -> String;
+
+    /// What was known of it when it was opened.
+    fn meta(&self) -> &Meta;
+
+    /// A flow of the bytes `wanted`, all of which the object must have.
+    fn flow(&self, wanted: Ranges, shape: Shape) -> Fallible<'_, Arc<dyn Flow>>;
+
+    /// The bytes of several ranges at once, each as far as the object goes: one round trip where there is a network (R1, R2).
+    fn read<'a>(&'a self, wanted: &'a [Extent]) -> Fallible<'a, Vec<Bytes>>;
+
+    /// The checksum of `extent`, by those who have the bytes. It may take as long as reading them.
+    fn checksum(&self, algorithm: Algorithm, extent: Extent) -> Fallible<'_, Sum>;
+
+    /// Fails with [`Error::Changed`] if the object is no longer what [`Self::meta`] says.
+    fn unchanged(&self) -> Fallible<'_, ()>;
+
+    /// The open file, where it is one on this machine: for sending without copying, where nothing has to be hashed.
+    fn file(&self) -> Option<Arc<File>> {
+        None
+    }
+}
+
+/// Blocks on their way out of an object. Several tasks may take from one flow.
+pub trait Flow: Debug + Send + Sync {
+    /// The next block, and none when all were given. What a dropped future would have given is not lost.
+    fn next(&self) -> Fallible<'_, Option<Block>>;
+}
+
+/// How [`Store::create`] begins.
+#[derive(Debug)]
+pub enum Begun {
+    /// There is something to write, if only the last step.
+    Draft(Arc<dyn Draft>),
+    /// An earlier attempt at the same had published it, and was interrupted before it could say so.
+    Done,
+}
+
+/// An object that is being written. Several tasks may write.
+pub trait Draft: Debug + Send + Sync {
+    /// As errors name it: the name that it will have.
+    fn name(&self) -> String;
+
+    /// What an earlier attempt left, which need not be written again.
+    fn kept(&self) -> Ranges;
+
+    /// Whether a later attempt at the same goes on from the last checkpoint.
+    fn is_resumable(&self) -> bool {
+        false
+    }
+
+    /// Writes a block, or accepts it to be written in its time. Bytes that it has are not written again; the first ones stay.
+    fn write(&self, block: Block) -> Fallible<'_, ()>;
+
+    /// Notes that `extent` was written by other means into [`Self::file`].
+    fn wrote(&self, extent: Extent) -> Result<(), Error>;
+
+    /// Makes sure that what was written is not lost if either end is killed now, and says what that is.
+    fn checkpoint(&self) -> Fallible<'_, Ranges>;
+
+    /// The checksum of the bytes it was given, those of earlier attempts included, if it is complete with `size` bytes and
+    /// was asked to keep one.
+    fn given(&self, size: u64) -> Option<Sum>;
+
+    /// The checksum of what it has become, by those who have the bytes: read again, not remembered.
+    fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum>;
+
+    /// Gives it its name, times and modes, if all of `size` bytes are there. Until then nothing had this name that was not
+    /// complete, and from then on it is durable, or is once [`Store::settle`] has returned.
+    fn publish(&self, size: u64) -> Fallible<'_, ()>;
+
+    /// Gives it up. What was written so far is kept for a later attempt if `keep` and the store can.
+    fn abandon(&self, keep: bool) -> Boxed<'_, ()>;
+
+    /// The open file, where it is one on this machine: for receiving without copying, where nothing has to be hashed.
+    fn file(&self) -> Option<Arc<File>> {
+        None
+    }
+}
+
+/// How a flow is to come.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    /// Its buffers. Blocks are as long as they are, but for the first and last of a range.
+    pub pool: Pool,
+    /// How many blocks are read at once, where that makes sense.
+    pub readers: usize,
+    /// In ascending order, as streams need it. Reading is then one block after the other, ahead of whoever takes them.
+    pub ordered: bool,
+    /// The checksum to compute of each block while its bytes are at hand.
+    pub sum: Option<Combining>,
+}
+
+/// What is to be written, and of what source: an earlier attempt is continued only if all of this is the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Spec {
+    /// How many bytes it will have, if that is known.
+    pub size: Option<u64>,
+    /// The source: its name, without credentials, and when it was modified. None if it cannot be read a second time.
+    pub source: Option<(String, Option<Time>)>,
+    /// The checksum that is kept of its blocks.
+    pub sum: Option<Combining>,
+    /// What it shall have beside its bytes.
+    pub attributes: Attributes,
+    /// Whether it may take the place of what has its name.
+    pub replace: bool,
+    /// Whether zeros are left out where the store can: no space is taken beforehand then.
+    pub sparse: bool,
+}
+
+/// What is set beside bytes; what is none stays what it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Permissions, the lower twelve bits; those above the lower nine are not given to anything (set-user-ID and the like).
+    pub mode: Option<u32>,
+    /// When it was modified.
+    pub modified: Option<Time>,
+}
+
+/// What is known of an object or directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meta {
+    /// What it is.
+    pub kind: Kind,
+    /// How many bytes it has, if that can be said: devices and streams have no size.
+    pub size: Option<u64>,
+    /// When its bytes were last modified.
+    pub modified: Option<Time>,
+    /// Permissions, the lower twelve bits.
+    pub mode: Option<u32>,
+    /// Whether it is known to have holes: to take less space than it has bytes.
+    pub sparse: bool,
+}
+
+/// What there is under a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Bytes.
+    File,
+    /// Other names.
+    Dir,
+    /// Another path.
+    Link,
+    /// A character device, such as `/dev/zero`: bytes without a size.
+    Device,
+    /// A socket, a pipe, a disk.
+    Other,
+}
+
+impl Kind {
+    /// As errors have it, with an article.
+    pub fn described(self) -> &'static str {
+        match self {
+            Self::File => "a file",
+            Self::Dir => "a directory",
+            Self::Link => "a symbolic link",
+            Self::Device => "a device",
+            Self::Other => "neither a file nor a directory",
+        }
+    }
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its last component.
+    pub name: Vec<u8>,
+    /// Of itself, not of what a link leads to.
+    pub meta: Meta,
+}
+
+/// A moment, in seconds and nanoseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds, negative before 1970.
+    pub seconds: i64,
+    /// Nanoseconds, below 10^9.
+    pub nanos: u32,
+}
+
+impl Time {
+    /// Whether this is later than `other`, as far as can be told: where one of the two has whole seconds, as most protocols
+    /// carry them, only seconds are compared.
+    pub fn is_after(self, other: Self) -> bool {
+        if self.nanos == 0 || other.nanos == 0 { self.seconds > other.seconds } else { self > other }
+    }
+
+    /// Whether the two are the same, as far as can be told.
+    pub fn is_about(self, other: Self) -> bool {
+        !self.is_after(other) && !other.is_after(self)
+    }
+}
+
+impl From<SystemTime> for Time {
+    fn from(time: SystemTime) -> Self {
+        // Seconds since 1970 fit an i64 as long as SystemTime, which holds them in one, does.
+        match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => Self { seconds: after.as_secs() as i64, nanos: after.subsec_nanos() },
+            Err(error) => {
+                let before = error.duration();
+                let nanos = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
+                Self { seconds: -(before.as_secs() as i64) - i64::from(nanos > 0), nanos }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}", self.seconds, self.nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_are_compared_as_finely_as_both_are_known() {
+        let at = |seconds, nanos| Time { seconds, nanos };
+        assert!(at(5, 2).is_after(at(5, 1)) && !at(5, 2).is_after(at(5, 0)) && at(6, 0).is_after(at(5, 9)));
+        assert!(at(5, 9).is_about(at(5, 0)) && !at(5, 9).is_about(at(5, 8)));
+        let half_before = SystemTime::UNIX_EPOCH - Duration::from_millis(500);
+        assert_eq!(Time::from(half_before), at(-1, 500_000_000));
+        assert_eq!(Time::from(SystemTime::UNIX_EPOCH + Duration::from_millis(1500)), at(1, 500_000_000));
+        assert_eq!(Time::from(SystemTime::UNIX_EPOCH - Duration::from_secs(2)), at(-2, 0));
+    }
+}

@@ -1,0 +1,246 @@
+//! Checksums: of whole objects, by reading them once, and of blocks in any order, put together at the end.
+//!
+//! - [`Algorithm`] names one as `CKSM` does (GFD.20 leaves the names to the server; these are those of GCT, and CRC32C).
+//! - [`Sum`] is a value, as it is printed and compared.
+//! - [`Hasher`] reads an object from its first byte to its last.
+//! - [`Tally`] puts together what was computed of blocks where they were read or received, which costs no second reading.
+
+mod tally;
+
+pub use tally::{Combining, Overlap, Tally};
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How a checksum is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// CRC-32C (Castagnoli, RFC 3720): what processors compute in hardware.
+    Crc32c,
+    /// Adler-32 (RFC 1950): what GridFTP servers agree on.
+    Adler32,
+    /// MD5 (RFC 1321): against accidents, not against people.
+    Md5,
+    /// SHA-1: against accidents, not against people.
+    Sha1,
+    /// SHA-256.
+    Sha256,
+    /// SHA-512.
+    Sha512,
+}
+
+impl Algorithm {
+    /// All of them, the cheapest first.
+    pub const ALL: [Self; 6] = [Self::Crc32c, Self::Adler32, Self::Md5, Self::Sha1, Self::Sha256, Self::Sha512];
+
+    /// As commands name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Crc32c => "CRC32C",
+            Self::Adler32 => "ADLER32",
+            Self::Md5 => "MD5",
+            Self::Sha1 => "SHA1",
+            Self::Sha256 => "SHA256",
+            Self::Sha512 => "SHA512",
+        }
+    }
+
+    /// How many bytes its values have.
+    pub fn width(self) -> usize {
+        match self {
+            Self::Crc32c | Self::Adler32 => 4,
+            Self::Md5 => 16,
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+            Self::Sha512 => 64,
+        }
+    }
+
+    /// The same as one whose values of parts can be put together, if it is such a one.
+    pub fn combining(self) -> Option<Combining> {
+        match self {
+            Self::Crc32c => Some(Combining::Crc32c),
+            Self::Adler32 => Some(Combining::Adler32),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Text that is no checksum, or names none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SumError {
+    /// No algorithm is called so.
+    #[error("\"{0}\" is not a checksum that is known here: CRC32C, ADLER32, MD5, SHA1, SHA256 or SHA512")]
+    Algorithm(String),
+    /// A value of other than hexadecimal digits, or of the wrong number of them.
+    #[error("\"{text}\" is not a value of {algorithm}: {digits} hexadecimal digits")]
+    Value {
+        /// What was to be read.
+        text: String,
+        /// Of what it should be a value.
+        algorithm: Algorithm,
+        /// How many digits it should have.
+        digits: usize,
+    },
+}
+
+/// Names are taken in any case, and with a hyphen where people write one: `adler32`, `SHA-256`.
+impl FromStr for Algorithm {
+    type Err = SumError;
+
+    fn from_str(text: &str) -> Result<Self, SumError> {
+        let bare = text.replace('-', "");
+        let found = Self::ALL.into_iter().find(|a| a.name().eq_ignore_ascii_case(&bare));
+        found.ok_or_else(|| SumError::Algorithm(text.chars().take(32).collect()))
+    }
+}
+
+/// A checksum: its algorithm and its value.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Sum {
+    algorithm: Algorithm,
+    value: Vec<u8>,
+}
+
+impl Sum {
+    /// The value `value` of one whose parts can be put together.
+    pub fn combined(how: Combining, value: u32) -> Self {
+        Self { algorithm: how.algorithm(), value: value.to_be_bytes().to_vec() }
+    }
+
+    /// Reads hexadecimal digits. Leading zeros of the 32-bit ones may be absent, since some servers leave them out.
+    ///
+    /// # Errors
+    /// [`SumError::Value`].
+    pub fn parse(algorithm: Algorithm, text: &str) -> Result<Self, SumError> {
+        let digits = algorithm.width() * 2;
+        let error = || SumError::Value { text: text.chars().take(140).collect(), algorithm, digits };
+        let short = algorithm.width() == 4 && (1..=digits).contains(&text.len());
+        if !(text.len() == digits || short) || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(error());
+        }
+        let text = format!("{text:0>digits$}");
+        let value = (0..digits).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16));
+        Ok(Self { algorithm, value: value.collect::<Result<_, _>>().map_err(|_| error())? })
+    }
+
+    /// The value as a number, if it is of a checksum whose parts can be put together.
+    pub fn combined_value(&self) -> Option<u32> {
+        self.algorithm.combining()?;
+        Some(u32::from_be_bytes(self.value[..].try_into().ok()?))
+    }
+
+    /// Of what it is a value.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}
+
+/// Lower-case hexadecimal digits, as `md5sum` prints them.
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{self}", self.algorithm)
+    }
+}
+
+/// Computes a checksum from the first byte to the last.
+pub struct Hasher(State);
+
+enum State {
+    Combining(Combining, u32),
+    Md5(Box<md5::Md5>),
+    Ring(Algorithm, Box<ring::digest::Context>),
+}
+
+impl Hasher {
+    /// Of no bytes yet.
+    pub fn new(algorithm: Algorithm) -> Self {
+        let ring = |which| State::Ring(algorithm, Box::new(ring::digest::Context::new(which)));
+        Self(match algorithm {
+            Algorithm::Crc32c => State::Combining(Combining::Crc32c, Combining::Crc32c.of(&[])),
+            Algorithm::Adler32 => State::Combining(Combining::Adler32, Combining::Adler32.of(&[])),
+            Algorithm::Md5 => State::Md5(Box::default()),
+            Algorithm::Sha1 => ring(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY),
+            Algorithm::Sha256 => ring(&ring::digest::SHA256),
+            Algorithm::Sha512 => ring(&ring::digest::SHA512),
+        })
+    }
+
+    /// Adds the bytes that come next.
+    pub fn update(&mut self, bytes: &[u8]) {
+        match &mut self.0 {
+            State::Combining(how, value) => *value = how.extend(*value, bytes),
+            State::Md5(md5) => md5::Digest::update(&mut **md5, bytes),
+            State::Ring(_, context) => context.update(bytes),
+        }
+    }
+
+    /// The checksum of all bytes.
+    pub fn finish(self) -> Sum {
+        match self.0 {
+            State::Combining(how, value) => Sum::combined(how, value),
+            State::Md5(md5) => Sum { algorithm: Algorithm::Md5, value: md5::Digest::finalize(*md5).to_vec() },
+            State::Ring(algorithm, context) => Sum { algorithm, value: context.finish().as_ref().to_vec() },
+        }
+    }
+}
+
+impl fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hasher").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_those_that_everybody_computes() {
+        // Of `printf 'The quick brown fox jumps over the lazy dog'`, by zlib, coreutils and RFC 3720's polynomial.
+        for (algorithm, value) in [
+            ("crc32c", "22620404"),
+            ("Adler-32", "5bdc0fda"),
+            ("MD5", "9e107d9d372bb6826bd81d3542a419d6"),
+            ("sha1", "2fd4e1c67a2d28fced849ee1bb76e7391b93eb12"),
+            ("SHA-256", "d7a8fbb307d7809469ca9abcb0082e4f8d5651e46d3cdb762d02d0bf37c9e592"),
+            (
+                "SHA512",
+                "07e547d9586f6a73f73fbac0435ed76951218fb7d0c8d788a309d785436bbb64\
+                 2e93a252a954f23912547d1e8a3b5ed6e1bfd7097821233fa0538f3db854fee6",
+            ),
+        ] {
+            let algorithm: Algorithm = algorithm.parse().unwrap();
+            let mut hasher = Hasher::new(algorithm);
+            hasher.update(b"The quick brown ");
+            hasher.update(b"");
+            hasher.update(b"fox jumps over the lazy dog");
+            let sum = hasher.finish();
+            assert_eq!(sum.to_string(), value, "{algorithm}");
+            assert_eq!(Sum::parse(algorithm, &value.to_uppercase()), Ok(sum));
+        }
+    }
+
+    #[test]
+    fn says_what_is_no_checksum() {
+        assert_eq!(Sum::parse(Algorithm::Adler32, "1").unwrap().to_string(), "00000001");
+        for text in ["", "123456789", "xyz", "+1", "é"] {
+            let error = Sum::parse(Algorithm::Adler32, text).unwrap_err().to_string();
+            assert!(error.ends_with("8 hexadecimal digits"), "{error}");
+        }
+        assert!(Sum::parse(Algorithm::Md5, "00").is_err());
+        assert!("CRC32".parse::<Algorithm>().is_err(), "another polynomial than CRC32C");
+    }
+}

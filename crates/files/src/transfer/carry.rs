@@ -1,0 +1,137 @@
+//! Carriers: tasks that take blocks from a flow and give them to a draft, until there are none left or something fails.
+
+use super::How;
+use crate::error::Error;
+use crate::range::Ranges;
+use crate::store::{Draft, Flow};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+/// How often it is looked for whether a checkpoint is due or nothing moves, at least.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Carries all of `flow` to `draft`, with checkpoints on the way, and tells `saved` what is safe after each of them. The draft
+/// is then to be published or abandoned. The future may be dropped at any time.
+///
+/// # Errors
+/// The first of what the flow, the draft or a checkpoint report, and [`Error::Stalled`].
+pub async fn carry(
+    flow: Arc<dyn Flow>,
+    draft: Arc<dyn Draft>,
+    how: &How,
+    mut saved: impl FnMut(Ranges),
+) -> Result<(), Error> {
+    let counts = Arc::new(Counts::default());
+    let mut carriers = JoinSet::new();
+    for _ in 0..how.writers.max(1) {
+        carriers.spawn(run(flow.clone(), draft.clone(), how.clone(), counts.clone()));
+    }
+    let mut watch = Watch { saved: 0, saved_at: Instant::now(), seen: 0, seen_at: Instant::now() };
+    let mut saving: Option<JoinHandle<Result<Ranges, Error>>> = None;
+    let mut ticks = interval((how.checkpoint.min(how.stall) / 4).clamp(Duration::from_millis(1), LOOK));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let result = loop {
+        tokio::select! {
+            ended = carriers.join_next() => match ended {
+                None => break Ok(()),
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(error))) => break Err(error),
+                Some(Err(error)) => break Err(broken(&*draft, error)),
+            },
+            ended = finished(&mut saving) => {
+                saving = None;
+                match ended {
+                    Ok(Ok(safe)) => saved(safe),
+                    Ok(Err(error)) => break Err(error),
+                    Err(error) => break Err(broken(&*draft, error)),
+                }
+            }
+            _ = ticks.tick() => {
+                let now = counts.moved.load(Ordering::Relaxed);
+                // A checkpoint may hold writers up, and those whom the throttle holds move when it lets them.
+                let busy = saving.is_some() || counts.held.load(Ordering::Relaxed) > 0;
+                if watch.stalled(now, how, busy) {
+                    break Err(Error::Stalled { name: draft.name(), after: how.stall });
+                }
+                if saving.is_none() && watch.due(now, how) {
+                    let draft = draft.clone();
+                    saving = Some(tokio::spawn(async move { draft.checkpoint().await }));
+                }
+            }
+        }
+    };
+    carriers.shutdown().await;
+    if let Some(saving) = saving {
+        // One that fails after all has been carried fails at publication, too.
+        let _ = saving.await;
+    }
+    result
+}
+
+/// What the carriers of a transfer are doing.
+#[derive(Default)]
+struct Counts {
+    /// Bytes that were carried.
+    moved: AtomicU64,
+    /// Carriers that the throttle holds.
+    held: AtomicUsize,
+}
+
+/// One carrier.
+async fn run(flow: Arc<dyn Flow>, draft: Arc<dyn Draft>, how: How, counts: Arc<Counts>) -> Result<(), Error> {
+    while let Some(block) = flow.next().await? {
+        let len = block.bytes.len() as u64;
+        if let Some(throttle) = &how.throttle {
+            counts.held.fetch_add(1, Ordering::Relaxed);
+            throttle.wait_for(len).await;
+            counts.held.fetch_sub(1, Ordering::Relaxed);
+        }
+        draft.write(block).await?;
+        counts.moved.fetch_add(len, Ordering::Relaxed);
+        how.progress.moved(len);
+    }
+    Ok(())
+}
+
+/// When a checkpoint was last begun, and when bytes were last seen to move.
+struct Watch {
+    saved: u64,
+    saved_at: Instant,
+    seen: u64,
+    seen_at: Instant,
+}
+
+impl Watch {
+    /// Whether nothing has moved for too long, now that `moved` bytes have, unless it is known why.
+    fn stalled(&mut self, moved: u64, how: &How, busy: bool) -> bool {
+        if moved != self.seen || busy {
+            (self.seen, self.seen_at) = (moved, Instant::now());
+        }
+        self.seen_at.elapsed() >= how.stall
+    }
+
+    /// Whether it is time for a checkpoint, and if so, notes that one begins.
+    fn due(&mut self, moved: u64, how: &How) -> bool {
+        let waiting = moved - self.saved;
+        let due = waiting >= how.checkpoint_bytes || (waiting > 0 && self.saved_at.elapsed() >= how.checkpoint);
+        if due || waiting == 0 {
+            (self.saved, self.saved_at) = (moved, Instant::now());
+        }
+        due
+    }
+}
+
+/// The end of the task in `saving`; never, if there is none.
+async fn finished<T>(saving: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
+    match saving {
+        Some(task) => task.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn broken(draft: &dyn Draft, error: JoinError) -> Error {
+    Error::Io { name: draft.name(), act: "go on with", source: std::io::Error::other(error) }
+}

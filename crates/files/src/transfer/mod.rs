@@ -1,0 +1,176 @@
+//! One object from one store to another: what is missing of it, verified, published.
+//!
+//! A flow gives blocks, carriers take them, a draft writes them; between are only buffers of a pool, so that reading, sending
+//! and writing go on at once and memory is bounded (L8, R3, P22). Meanwhile checkpoints are made, and somebody watches that
+//! bytes move. In the end the checksums of both ends are compared, and only then does the object get its name.
+
+mod carry;
+mod progress;
+mod stream;
+mod throttle;
+mod verify;
+
+pub use carry::carry;
+pub use progress::Progress;
+pub use stream::{drain, pour};
+pub use throttle::Throttle;
+pub use verify::{Check, Side, Verify};
+
+use crate::block::Pool;
+use crate::error::Error;
+use crate::key::Key;
+use crate::range::{Extent, Ranges};
+use crate::store::{Attributes, Begun, Draft, Kind, Object, Shape, Spec, Store};
+use crate::sum::Sum;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How objects are transferred. Clones share buffers, limits and counters.
+#[derive(Debug, Clone)]
+pub struct How {
+    /// The buffers of all transfers together.
+    pub pool: Pool,
+    /// How many blocks of an object are read from a disk at once.
+    pub readers: usize,
+    /// How many blocks of an object are written at once.
+    pub writers: usize,
+    /// How it is made sure that the bytes are the same.
+    pub verify: Verify,
+    /// How long it takes at most until what was written would survive a loss of power.
+    pub checkpoint: Duration,
+    /// How much is written at most until then.
+    pub checkpoint_bytes: u64,
+    /// How long nothing may move before the transfer is given up.
+    pub stall: Duration,
+    /// What all transfers together may carry.
+    pub throttle: Option<Throttle>,
+    /// What was carried, for whoever shows it.
+    pub progress: Arc<Progress>,
+    /// Whether modification times are preserved.
+    pub times: bool,
+    /// Whether permissions are preserved.
+    pub modes: bool,
+    /// Whether an object takes the place of what has its name.
+    pub replace: bool,
+}
+
+impl Default for How {
+    /// Verified in flight, with 32 MiB of buffers.
+    fn default() -> Self {
+        Self {
+            // Long enough that calls and wake-ups do not count, short enough that a few are in flight at once.
+            pool: Pool::new(1 << 20, 32),
+            readers: 4,
+            writers: 4,
+            verify: Verify::default(),
+            checkpoint: Duration::from_secs(2),
+            checkpoint_bytes: 256 << 20,
+            // Longer than a path that was cut and heals takes to be found again.
+            stall: Duration::from_secs(60),
+            throttle: None,
+            progress: Arc::default(),
+            times: true,
+            modes: true,
+            replace: true,
+        }
+    }
+}
+
+/// What a transfer came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done {
+    /// How many bytes the object has.
+    pub size: u64,
+    /// How many of them were carried by this attempt; the others were there.
+    pub moved: u64,
+    /// The checksum that both ends agreed on; none if none was asked for, or an earlier attempt had done so.
+    pub verified: Option<Sum>,
+}
+
+/// Carries the object `from` of `source` to `to` in `dest`. It is durable once `dest` has settled ([`Store::settle`]).
+///
+/// # Errors
+/// Any of [`Error`]. What was carried is kept for another attempt, except where the ends differ or the source changed.
+pub async fn transfer(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key, how: &How) -> Result<Done, Error> {
+    let object = source.open(from).await?;
+    let meta = *object.meta();
+    let size = match (meta.kind, meta.size) {
+        (Kind::File, Some(size)) => size,
+        _ => return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" }),
+    };
+    let check = Check::choose(how.verify, &source.into(), &dest.into())
+        .map_err(|reason| Error::Unverifiable { name: object.name(), reason })?;
+    let spec = Spec {
+        size: Some(size),
+        source: Some((format!("{}/{from}", source.name()), meta.modified)),
+        sum: check.as_ref().and_then(Check::kept),
+        attributes: Attributes { mode: meta.mode.filter(|_| how.modes), modified: meta.modified.filter(|_| how.times) },
+        replace: how.replace,
+        sparse: meta.sparse,
+    };
+    match dest.create(to, spec).await? {
+        Begun::Done => {
+            how.progress.kept(size);
+            Ok(Done { size, moved: 0, verified: None })
+        }
+        Begun::Draft(draft) => fill(&object, &draft, check, how).await,
+    }
+}
+
+/// Carries what `draft` does not have of `object`, verifies it as `check` says and publishes it: for objects and drafts
+/// that are in no one store, as containers are. The draft keeps the checksum that [`Check::kept`] names.
+///
+/// # Errors
+/// As [`transfer`].
+pub async fn fill(
+    object: &Arc<dyn Object>,
+    draft: &Arc<dyn Draft>,
+    check: Option<Check>,
+    how: &How,
+) -> Result<Done, Error> {
+    let Some(size) = object.meta().size else {
+        return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" });
+    };
+    let missing = draft.kept().missing(Extent::first(size));
+    let moved = missing.total();
+    how.progress.kept(size - moved);
+    let filled = async {
+        carry_ranges(object, draft, missing, check, how).await?;
+        object.unchanged().await?;
+        let verified = match check {
+            Some(check) => Some(check.compare(&**object, &**draft, size).await?),
+            None => None,
+        };
+        draft.publish(size).await?;
+        Ok(verified)
+    };
+    match filled.await {
+        Ok(verified) => Ok(Done { size, moved, verified }),
+        Err(error) => {
+            // Where the two differ nobody knows which bytes are wrong.
+            let keep = !matches!(error, Error::Mismatch { .. } | Error::Changed { .. } | Error::Short { .. });
+            draft.abandon(keep).await;
+            Err(error)
+        }
+    }
+}
+
+async fn carry_ranges(
+    object: &Arc<dyn Object>,
+    draft: &Arc<dyn Draft>,
+    missing: Ranges,
+    check: Option<Check>,
+    how: &How,
+) -> Result<(), Error> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let shape = Shape {
+        pool: how.pool.clone(),
+        readers: how.readers,
+        ordered: false,
+        sum: check.as_ref().and_then(Check::kept),
+    };
+    let flow = object.flow(missing, shape).await?;
+    carry(flow, draft.clone(), how, drop).await
+}

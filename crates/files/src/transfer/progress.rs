@@ -1,0 +1,30 @@
+//! What transfers have carried, counted where it happens and read where it is shown.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of bytes.
+#[derive(Debug, Default)]
+pub struct Progress {
+    moved: AtomicU64,
+    kept: AtomicU64,
+}
+
+impl Progress {
+    /// Bytes that were carried, those of attempts that failed included.
+    pub fn bytes_moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that need not be carried because an earlier run had done so.
+    pub fn bytes_kept(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn moved(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn kept(&self, bytes: u64) {
+        self.kept.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

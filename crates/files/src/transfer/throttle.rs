@@ -1,0 +1,54 @@
+//! A limit on what all transfers together carry.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// So many bytes a second and no more. Clones share the limit.
+#[derive(Debug, Clone)]
+pub struct Throttle {
+    rate: u64,
+    /// When the bytes that were let through until now will have passed at the rate.
+    until: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Throttle {
+    /// `rate` bytes a second, at least one.
+    pub fn new(rate: u64) -> Self {
+        Self { rate: rate.max(1), until: Arc::default() }
+    }
+
+    /// Returns when `bytes` more may pass: when all that came before have passed at the rate. Time in which nobody asks is
+    /// not saved up.
+    pub async fn wait_for(&self, bytes: u64) {
+        let now = Instant::now();
+        let turn = {
+            let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = until.filter(|&until| until > now).unwrap_or(now);
+            *until = Some(turn + Duration::from_secs_f64(bytes as f64 / self.rate as f64));
+            turn
+        };
+        if turn > now {
+            sleep_until(turn).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_let_through_keeps_to_the_rate() {
+        let (throttle, begin) = (Throttle::new(1000), Instant::now());
+        for n in 0..10 {
+            throttle.wait_for(500).await;
+            assert_eq!(begin.elapsed(), Duration::from_millis(500 * n));
+        }
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let begin = Instant::now();
+        throttle.wait_for(500).await;
+        throttle.wait_for(500).await;
+        assert_eq!(begin.elapsed(), Duration::from_millis(500), "idle time was saved up");
+    }
+}

@@ -1,0 +1,170 @@
+//! A far store: a directory as it would be seen over a network, whose faults are chosen.
+
+#![allow(dead_code, unreachable_pub, reason = "each test is a crate that uses some of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use phoebus_files::block::Block;
+use phoebus_files::key::Key;
+use phoebus_files::local::Local;
+use phoebus_files::range::{Extent, Ranges};
+use phoebus_files::store::*;
+use phoebus_files::sum::{Algorithm, Sum};
+use phoebus_files::{Error, Links, Sort};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+pub fn key(path: &str) -> Key {
+    Key::parse(path).unwrap()
+}
+
+/// Bytes that do not repeat where blocks do.
+pub fn content(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+pub fn local(dir: &Path) -> Local {
+    Local::new(dir, Links::Beneath).unwrap().with_journal_from(1)
+}
+
+/// A directory over a network that gives blocks in an order and of sizes of its own.
+#[derive(Debug, Clone)]
+pub struct Far {
+    pub inner: Local,
+    pub algorithms: Vec<Algorithm>,
+    pub faults: Arc<Faults>,
+}
+
+/// What goes wrong, each after so many blocks; negative ones never do.
+#[derive(Debug)]
+pub struct Faults {
+    pub fail: AtomicI64,
+    pub damage: AtomicI64,
+    pub stall: AtomicI64,
+}
+
+impl Far {
+    pub fn new(dir: &Path) -> Self {
+        let faults = Faults { fail: (-1).into(), damage: (-1).into(), stall: (-1).into() };
+        Self { inner: local(dir), algorithms: vec![Algorithm::Adler32, Algorithm::Md5], faults: Arc::new(faults) }
+    }
+}
+
+/// Whether the fault's time has come.
+fn comes(fault: &AtomicI64) -> bool {
+    fault.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(if n < 0 { n } else { n - 1 })) == Ok(0)
+}
+
+impl Store for Far {
+    fn name(&self) -> String {
+        "far://test".into()
+    }
+    fn is_far(&self) -> bool {
+        true
+    }
+    fn algorithms(&self) -> &[Algorithm] {
+        &self.algorithms
+    }
+    fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
+        self.inner.stat(key)
+    }
+    fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
+        self.inner.list(key)
+    }
+    fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
+        Box::pin(async move {
+            let inner = self.inner.open(key).await?;
+            Ok(Arc::new(FarObject { inner, faults: self.faults.clone() }) as _)
+        })
+    }
+    fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun> {
+        self.inner.create(key, spec)
+    }
+    fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
+        self.inner.edit(key)
+    }
+    fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
+        self.inner.make_dir(key)
+    }
+    fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
+        self.inner.remove(key)
+    }
+    fn remove_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
+        self.inner.remove_dir(key)
+    }
+    fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
+        self.inner.rename(from, to, replace)
+    }
+    fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()> {
+        self.inner.set(key, attributes)
+    }
+    fn settle(&self) -> Fallible<'_, ()> {
+        self.inner.settle()
+    }
+}
+
+#[derive(Debug)]
+struct FarObject {
+    inner: Arc<dyn Object>,
+    faults: Arc<Faults>,
+}
+
+impl Object for FarObject {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+    fn meta(&self) -> &Meta {
+        self.inner.meta()
+    }
+    fn flow(&self, wanted: Ranges, shape: Shape) -> Fallible<'_, Arc<dyn Flow>> {
+        Box::pin(async move {
+            // As streams in parallel give them: not in order, of other sizes than the pool's, and some of them twice.
+            let mut parts: Vec<Extent> = wanted.iter().flat_map(|e| e.blocks(10_007)).collect();
+            parts.sort_by_key(|part| part.start().wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            parts.extend(parts.iter().step_by(7).copied().collect::<Vec<_>>());
+            let _ = shape;
+            Ok(Arc::new(FarFlow {
+                inner: self.inner.clone(),
+                faults: self.faults.clone(),
+                parts: tokio::sync::Mutex::new(parts.into_iter()),
+            }) as _)
+        })
+    }
+    fn read<'a>(&'a self, wanted: &'a [Extent]) -> Fallible<'a, Vec<bytes::Bytes>> {
+        self.inner.read(wanted)
+    }
+    fn checksum(&self, algorithm: Algorithm, extent: Extent) -> Fallible<'_, Sum> {
+        self.inner.checksum(algorithm, extent)
+    }
+    fn unchanged(&self) -> Fallible<'_, ()> {
+        self.inner.unchanged()
+    }
+}
+
+#[derive(Debug)]
+struct FarFlow {
+    inner: Arc<dyn Object>,
+    faults: Arc<Faults>,
+    parts: tokio::sync::Mutex<std::vec::IntoIter<Extent>>,
+}
+
+impl Flow for FarFlow {
+    fn next(&self) -> Fallible<'_, Option<Block>> {
+        Box::pin(async move {
+            let mut parts = self.parts.lock().await;
+            if comes(&self.faults.fail) {
+                let reason = "the connection was cut".into();
+                return Err(Error::Store { name: self.inner.name(), reason, sort: Sort::Passing });
+            }
+            if comes(&self.faults.stall) {
+                std::future::pending::<()>().await;
+            }
+            let Some(part) = parts.next() else { return Ok(None) };
+            let mut bytes = self.inner.read(&[part]).await?.remove(0).to_vec();
+            if comes(&self.faults.damage) {
+                bytes[0] ^= 1;
+            }
+            Ok(Some(Block::new(part.start(), bytes)))
+        })
+    }
+}

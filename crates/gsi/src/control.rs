@@ -1,0 +1,327 @@
+//! The control channel's part (RFC 2228 as GCT speaks it): `AUTH GSSAPI`, `ADAT`, and commands and replies under
+//! protection: `ENC`, `MIC`, `CONF` and 632, 631, 633.
+//!
+//! Lines go in and out without their CRLF. Tokens are base64. GCT protects every command with `ENC` and every reply
+//! with 632, whatever the level, since its TLS always encrypts; this does the same, and answers each command with the code
+//! that goes with the verb that it came under.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::context::{Context, Delegation, Endpoint, Expect, HandshakeError, MAX_TOKEN, Step};
+
+/// The most characters of a line that carries a token.
+pub const MAX_LINE: usize = MAX_TOKEN / 3 * 4 + 16;
+
+/// How a line is protected. All three are the same TLS records; only the words differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// `MIC` and 631: integrity.
+    Integrity,
+    /// `CONF` and 633: secrecy.
+    Confidentiality,
+    /// `ENC` and 632: both.
+    Privacy,
+}
+
+/// What a client does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// Send this line, and give its reply to [`ClientLogin::reply`].
+    Send(String),
+    /// The context is there: [`ClientLogin::finish`].
+    Done,
+}
+
+/// What a server does next.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The reply line.
+    pub line: String,
+    /// Whether the context is there: [`ServerLogin::finish`].
+    pub done: bool,
+    /// For the log: why it failed, if it did.
+    pub error: Option<ControlError>,
+}
+
+/// Why the control channel could not be secured, or a line not be read.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ControlError {
+    /// The server said no.
+    #[error("the server refused {what}: {code} {text}")]
+    Refused {
+        /// The command.
+        what: &'static str,
+        /// Its code.
+        code: u16,
+        /// Its words.
+        text: String,
+    },
+    /// Not what the protocol has here.
+    #[error("the server answered {code} {text}; {expected} was expected")]
+    Unexpected {
+        /// Its code.
+        code: u16,
+        /// Its words.
+        text: String,
+        /// What should have come.
+        expected: &'static str,
+    },
+    /// The security context.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// Not base64.
+    #[error("the token is not base64")]
+    Base64,
+    /// Beyond [`MAX_LINE`].
+    #[error("a line of {0} characters; at most {MAX_LINE} are read")]
+    TooLong(usize),
+    /// A line in clear, where all have to be protected.
+    #[error("a line came unprotected; ENC, MIC or CONF, or a reply 631, 632 or 633, was expected")]
+    Unprotected,
+    /// Bytes that are no line of text.
+    #[error("a protected command is not text")]
+    NotText,
+}
+
+/// A client's way from `220` to a secured control channel.
+#[derive(Debug)]
+pub struct ClientLogin {
+    context: Context,
+    /// The first token, until the server has agreed to the mechanism.
+    first: Option<Vec<u8>>,
+}
+
+impl ClientLogin {
+    /// Begins; the line is to be sent after the server's greeting. The time is in seconds since 1970.
+    ///
+    /// # Errors
+    /// [`ControlError::Handshake`].
+    pub fn begin(
+        endpoint: &Endpoint,
+        server: Expect,
+        delegation: Delegation,
+        now: i64,
+    ) -> Result<(Self, String), ControlError> {
+        let (context, first) = Context::initiate(endpoint, server, delegation, now)?;
+        Ok((Self { context, first: Some(first) }, "AUTH GSSAPI".to_owned()))
+    }
+
+    /// Takes the server's reply: its code, and its text without codes, lines apart by `\n`.
+    ///
+    /// # Errors
+    /// [`ControlError`]; the login is then over.
+    pub fn reply(&mut self, code: u16, text: &str) -> Result<Next, ControlError> {
+        if text.len() > MAX_LINE {
+            return Err(ControlError::TooLong(text.len()));
+        }
+        let refused = |what| ControlError::Refused { what, code, text: text.to_owned() };
+        let unexpected = |expected| ControlError::Unexpected { code, text: text.to_owned(), expected };
+        if let Some(first) = self.first.take() {
+            return match code {
+                334 => Ok(Next::Send(adat(&first))),
+                400..=599 => Err(refused("AUTH GSSAPI")),
+                _ => Err(unexpected("334")),
+            };
+        }
+        let token = text.trim_start().strip_prefix("ADAT=").map(|token| decode(token.trim())).transpose()?;
+        match (code, token) {
+            (335, Some(token)) => match self.context.step(&token)? {
+                Step::Continue(next) | Step::Done(next) if !next.is_empty() => Ok(Next::Send(adat(&next))),
+                _ => Err(unexpected("235, since nothing is left to say,")),
+            },
+            (235, token) => {
+                if let Some(token) = token
+                    && !matches!(self.context.step(&token)?, Step::Done(last) if last.is_empty())
+                {
+                    return Err(unexpected("335, since there is more to say,"));
+                }
+                if self.context.is_open() { Ok(Next::Done) } else { Err(unexpected("335 with ADAT=")) }
+            }
+            (400..=599, _) => Err(refused("ADAT")),
+            _ => Err(unexpected("335 or 235")),
+        }
+    }
+
+    /// The secured channel, once [`Next::Done`] was returned.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Over`] before that.
+    pub fn finish(self) -> Result<Protected, HandshakeError> {
+        Protected::new(self.context)
+    }
+}
+
+/// A server's way from `220` to a secured control channel.
+pub struct ServerLogin {
+    endpoint: Endpoint,
+    context: Option<Context>,
+}
+
+impl ServerLogin {
+    /// Nothing has come yet.
+    pub fn new(endpoint: &Endpoint) -> Self {
+        Self { endpoint: endpoint.clone(), context: None }
+    }
+
+    /// Takes `AUTH` or `ADAT` with what follows it, at a time in seconds since 1970. After a failure the client may begin
+    /// again; how often is the caller's to bound.
+    pub fn command(&mut self, verb: &str, argument: &str, now: i64) -> Answer {
+        let verb = verb.to_ascii_uppercase();
+        match (verb.as_str(), argument.trim()) {
+            ("AUTH", mechanism) if mechanism.eq_ignore_ascii_case("GSSAPI") => {
+                match Context::accept(&self.endpoint, Expect::Anyone, now) {
+                    Ok(context) => {
+                        self.context = Some(context);
+                        Answer::say("334 Using authentication type GSSAPI; ADAT must follow.")
+                    }
+                    Err(error) => Answer::fail("431 This server cannot use GSSAPI now", error.into()),
+                }
+            }
+            ("AUTH", _) => Answer::say("504 Unknown authentication type; GSSAPI is known."),
+            ("ADAT", token) => match &mut self.context {
+                None => Answer::say("503 ADAT must follow AUTH GSSAPI."),
+                Some(context) => match Self::advance(context, token) {
+                    Ok(answer) => answer,
+                    Err(error) => {
+                        self.context = None;
+                        let code = if matches!(error, ControlError::Handshake(_)) { 535 } else { 501 };
+                        Answer::fail(&format!("{code} Authentication failed"), error)
+                    }
+                },
+            },
+            _ => Answer::say("530 Must perform GSSAPI authentication."),
+        }
+    }
+
+    fn advance(context: &mut Context, token: &str) -> Result<Answer, ControlError> {
+        if token.len() > MAX_LINE {
+            return Err(ControlError::TooLong(token.len()));
+        }
+        Ok(match context.step(&decode(token)?)? {
+            Step::Continue(token) => Answer::say(&format!("335 ADAT={}", STANDARD.encode(token))),
+            Step::Done(token) => {
+                let line = match token.as_slice() {
+                    [] => "235 GSSAPI authentication successful.".to_owned(),
+                    token => format!("235 ADAT={}", STANDARD.encode(token)),
+                };
+                Answer { done: true, ..Answer::say(&line) }
+            }
+        })
+    }
+
+    /// The secured channel, once an answer was [`Answer::done`].
+    ///
+    /// # Errors
+    /// [`HandshakeError::Over`] before that.
+    pub fn finish(self) -> Result<Protected, HandshakeError> {
+        Protected::new(self.context.ok_or(HandshakeError::Over)?)
+    }
+}
+
+impl Answer {
+    fn say(line: &str) -> Self {
+        Self { line: line.to_owned(), done: false, error: None }
+    }
+
+    fn fail(start: &str, error: ControlError) -> Self {
+        // A name in a certificate may hold anything; a reply is one line.
+        let text = format!("{start}: {error}").replace(|c: char| c.is_control(), " ");
+        Self { line: text, done: false, error: Some(error) }
+    }
+}
+
+/// A control channel whose lines are protected.
+#[derive(Debug)]
+pub struct Protected {
+    context: Context,
+}
+
+impl Protected {
+    fn new(context: Context) -> Result<Self, HandshakeError> {
+        if context.is_open() { Ok(Self { context }) } else { Err(HandshakeError::Over) }
+    }
+
+    /// The security context: who the peer is, and what it lent.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Protects a client's command.
+    ///
+    /// # Errors
+    /// [`HandshakeError`].
+    pub fn command(&mut self, line: &str) -> Result<String, HandshakeError> {
+        Ok(format!("ENC {}", self.seal(line)?))
+    }
+
+    /// Opens what a server received: `None` if the verb is none of `ENC`, `MIC` and `CONF`.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn open_command(&mut self, verb: &str, argument: &str) -> Result<Option<(String, Level)>, ControlError> {
+        let Some(level) = Level::of_verb(verb) else { return Ok(None) };
+        let bytes = self.open(argument)?;
+        let line = String::from_utf8(bytes).map_err(|_| ControlError::NotText)?;
+        Ok(Some((line.trim_end_matches(['\r', '\n', '\0']).to_owned(), level)))
+    }
+
+    /// Protects a server's reply, which may have several lines with CRLF between them.
+    ///
+    /// # Errors
+    /// [`HandshakeError`].
+    pub fn reply(&mut self, level: Level, reply: &str) -> Result<String, HandshakeError> {
+        Ok(format!("{} {}", level.code(), self.seal(reply)?))
+    }
+
+    /// Opens one line that a client received, `632 TOKEN` or `632-TOKEN`: bytes of the reply inside, which may be several
+    /// lines or, where a server protects pieces, less than one.
+    ///
+    /// # Errors
+    /// [`ControlError::Unprotected`] for a line in clear, which anyone on the path could have written; others as they
+    /// come.
+    pub fn open_reply(&mut self, line: &str) -> Result<Vec<u8>, ControlError> {
+        let (code, rest) = line.split_at_checked(3).ok_or(ControlError::Unprotected)?;
+        if !matches!(code, "631" | "632" | "633") {
+            return Err(ControlError::Unprotected);
+        }
+        let token = rest.strip_prefix([' ', '-']).ok_or(ControlError::Unprotected)?;
+        self.open(token)
+    }
+
+    fn seal(&mut self, line: &str) -> Result<String, HandshakeError> {
+        let line = line.trim_end_matches(['\r', '\n']);
+        Ok(STANDARD.encode(self.context.wrap(format!("{line}\r\n").as_bytes())?))
+    }
+
+    fn open(&mut self, token: &str) -> Result<Vec<u8>, ControlError> {
+        if token.len() > MAX_LINE {
+            return Err(ControlError::TooLong(token.len()));
+        }
+        Ok(self.context.unwrap(&decode(token.trim())?)?)
+    }
+}
+
+impl Level {
+    fn of_verb(verb: &str) -> Option<Self> {
+        [("MIC", Self::Integrity), ("CONF", Self::Confidentiality), ("ENC", Self::Privacy)]
+            .into_iter()
+            .find_map(|(word, level)| word.eq_ignore_ascii_case(verb).then_some(level))
+    }
+
+    fn code(self) -> u16 {
+        match self {
+            Self::Integrity => 631,
+            Self::Privacy => 632,
+            Self::Confidentiality => 633,
+        }
+    }
+}
+
+fn adat(token: &[u8]) -> String {
+    format!("ADAT {}", STANDARD.encode(token))
+}
+
+fn decode(token: &str) -> Result<Vec<u8>, ControlError> {
+    STANDARD.decode(token).map_err(|_| ControlError::Base64)
+}

@@ -1,0 +1,122 @@
+//! Requests for a proxy (PKCS#10, RFC 2986): what the receiver of rights sends, with the key that shall have them.
+
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use x509_parser::asn1_rs::FromDer;
+use x509_parser::certification_request::X509CertificationRequest;
+
+use crate::certificate::{Certificate, SignatureProblem, Signed};
+use crate::credential::{Credential, Key, KeyError};
+use crate::proxy::issue::write_signed;
+
+/// The most bytes that a request may have; real ones have 300 to 1000.
+pub const MAX_REQUEST: usize = 16 * 1024;
+
+/// A request to be sent, and the key that it is for.
+pub struct Request {
+    der: Vec<u8>,
+    key: Key,
+}
+
+/// Why a request was not made, or is not signed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// Not PKCS#10.
+    #[error("the request for delegation is not a PKCS#10 request in DER: {0}")]
+    Malformed(String),
+    /// The requester does not show that he has the key.
+    #[error("the request for delegation {0}")]
+    Signature(#[from] SignatureProblem),
+    /// The answer is not for the key that was sent.
+    #[error("the answer, {0:?}, is not for the key of the request")]
+    OtherKey(String),
+    /// No key could be made.
+    #[error("no key for a proxy could be made: {0}")]
+    Key(String),
+}
+
+impl From<KeyError> for RequestError {
+    fn from(error: KeyError) -> Self {
+        Self::Key(error.to_string())
+    }
+}
+
+impl Request {
+    /// A request for a new P-256 key, made with the randomness of the operating system.
+    ///
+    /// # Errors
+    /// [`RequestError::Key`] where the system gives no randomness.
+    pub fn generate(provider: &CryptoProvider) -> Result<Self, RequestError> {
+        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new())
+            .map_err(|_| RequestError::Key("the system gave no randomness".into()))?;
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(document.as_ref().to_vec()));
+        Self::for_key(Key::new(key, provider)?)
+    }
+
+    /// A request for a key that is there.
+    ///
+    /// # Errors
+    /// [`RequestError::Key`] where it cannot sign.
+    pub fn for_key(key: Key) -> Result<Self, RequestError> {
+        let public = key.public_key().to_vec();
+        let info = yasna::construct_der(|writer| {
+            writer.write_sequence(|info| {
+                info.next().write_u8(0);
+                // The signer makes the name; any will do. This is the one that Globus sends.
+                info.next().write_sequence(|name| {
+                    name.next().write_set(|relative| {
+                        relative.next().write_sequence(|attribute| {
+                            attribute.next().write_der(&crate::proxy::oid("2.5.4.3"));
+                            attribute.next().write_printable_string("proxy");
+                        });
+                    });
+                });
+                info.next().write_der(&public);
+                info.next().write_tagged_implicit(yasna::Tag::context(0), |attributes| attributes.write_set(|_| {}));
+            });
+        });
+        let der = write_signed(&info, &key).map_err(|error| RequestError::Key(error.to_string()))?;
+        Ok(Self { der, key })
+    }
+
+    /// The public key that it is for: a SubjectPublicKeyInfo in DER.
+    pub fn public_key(&self) -> &[u8] {
+        self.key.public_key()
+    }
+
+    /// The request in DER.
+    pub fn der(&self) -> &[u8] {
+        &self.der
+    }
+
+    /// Puts the answer together with the key: a chain that begins with the proxy and goes on with the signer's.
+    ///
+    /// # Errors
+    /// [`RequestError::OtherKey`] where it is for another key. Whether the chain holds is for [`verify`] to say.
+    ///
+    /// [`verify`]: crate::proxy::verify::verify
+    pub fn complete(self, chain: Vec<Certificate>) -> Result<Credential, RequestError> {
+        Credential::new(chain, self.key).map_err(RequestError::OtherKey)
+    }
+}
+
+/// Reads a request and checks that its sender has the key: the SubjectPublicKeyInfo in DER.
+///
+/// # Errors
+/// [`RequestError`].
+pub fn read(der: &[u8], provider: &CryptoProvider) -> Result<Vec<u8>, RequestError> {
+    let malformed = |why: String| RequestError::Malformed(why);
+    if der.len() > MAX_REQUEST {
+        return Err(malformed(format!("it has {} bytes, at most {MAX_REQUEST} are read", der.len())));
+    }
+    let (rest, request) = X509CertificationRequest::from_der(der).map_err(|error| malformed(error.to_string()))?;
+    if !rest.is_empty() {
+        return Err(malformed(format!("{} bytes follow it", rest.len())));
+    }
+    let info = &request.certification_request_info;
+    let signed = Signed::parse(der).ok_or_else(|| malformed("its signature is not well formed".into()))?;
+    signed.verify(info.subject_pki.raw, provider.signature_verification_algorithms.all)?;
+    Ok(info.subject_pki.raw.to_vec())
+}

@@ -1,0 +1,237 @@
+//! Reading a directory of authorities, hashed (`HASH.0`, `HASH.signing_policy`, `HASH.r0`, as GCT wants it) or not
+//! (`NAME.pem`, `NAME.signing_policy`, `NAME.crl.pem`).
+//!
+//! All of it is read at once, since the names of files are not relied on: authorities, policies and lists find each other
+//! by the names inside. Whoever can write to the directory decides who is trusted.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use rustls::pki_types::pem::SectionKind;
+
+use super::policy::{MAX_POLICY, PolicyError, SigningPolicy};
+use super::{AuthorityError, MissingPolicy, TrustStore};
+use crate::certificate::{Certificate, CertificateError};
+use crate::pem;
+
+/// The most files of one directory that are read; the IGTF's has about a thousand.
+pub const MAX_FILES: usize = 20_000;
+/// The most bytes of a file of certificates.
+pub const MAX_AUTHORITY_FILE: u64 = 4 * 1024 * 1024;
+/// The most bytes of a revocation list; large authorities have several millions.
+pub const MAX_LIST_FILE: u64 = 64 * 1024 * 1024;
+
+/// Why a directory, or one file of it, was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// The system said no.
+    #[error("{}: {error}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        error: io::Error,
+    },
+    /// Too many files.
+    #[error("{}: holds more than {MAX_FILES} files", .0.display())]
+    TooMany(PathBuf),
+    /// Too large a file.
+    #[error("{}: more than {limit} bytes", .path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// The most that is read.
+        limit: u64,
+    },
+    /// Nothing in it.
+    #[error("{}: holds no certificate of an authority (HASH.0 or NAME.pem)", .0.display())]
+    Empty(PathBuf),
+    /// Not PEM.
+    #[error("{}: {problem}", .path.display())]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Not a certificate.
+    #[error("{}: {error}", .path.display())]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: CertificateError,
+    },
+    /// Not an authority, or not a revocation list.
+    #[error("{}: {error}", .path.display())]
+    Authority {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: AuthorityError,
+    },
+    /// Not a signing policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+/// What a directory held.
+pub struct Loaded {
+    /// All that could be read.
+    pub store: TrustStore,
+    /// Files that could not. Each takes away trust and adds none, except a revocation list: it is for the caller to
+    /// decide whether to go on without one ([`Loaded::strict`]).
+    pub problems: Vec<DirectoryError>,
+}
+
+impl Loaded {
+    /// The store, if every file could be read.
+    ///
+    /// # Errors
+    /// The first [`DirectoryError`].
+    pub fn strict(self) -> Result<TrustStore, DirectoryError> {
+        match self.problems.into_iter().next() {
+            Some(problem) => Err(problem),
+            None => Ok(self.store),
+        }
+    }
+}
+
+/// What a file of such a directory is, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Role {
+    Authority,
+    Policy,
+    List,
+}
+
+/// Reads a directory.
+///
+/// # Errors
+/// [`DirectoryError`] where it cannot be listed, or holds no authority; what is wrong with single files is in
+/// [`Loaded::problems`].
+pub fn load(directory: &Path, missing_policy: MissingPolicy) -> Result<Loaded, DirectoryError> {
+    let mut loaded = Loaded { store: TrustStore::new(missing_policy), problems: Vec::new() };
+    let io = |error| DirectoryError::Io { path: directory.to_owned(), error };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if let Some(role) = path.file_name().and_then(|name| role(&name.to_string_lossy())) {
+            files.push((path, role));
+        }
+        if files.len() > MAX_FILES {
+            return Err(DirectoryError::TooMany(directory.to_owned()));
+        }
+    }
+    // The order of a directory is by chance; what an error is about should not be.
+    files.sort();
+    for (path, role) in files {
+        if let Err(problem) = take(&mut loaded.store, &path, role) {
+            loaded.problems.push(problem);
+        }
+    }
+    if loaded.store.authorities() == 0 {
+        let nothing = DirectoryError::Empty(directory.to_owned());
+        return Err(loaded.problems.into_iter().next().unwrap_or(nothing));
+    }
+    Ok(loaded)
+}
+
+fn role(name: &str) -> Option<Role> {
+    let (stem, last) = name.rsplit_once('.')?;
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match last {
+        "signing_policy" => Some(Role::Policy),
+        "crl" => Some(Role::List),
+        "pem" | "crt" if stem.ends_with(".crl") => Some(Role::List),
+        "pem" | "crt" => Some(Role::Authority),
+        _ if last.strip_prefix('r').is_some_and(number) => Some(Role::List),
+        _ if number(last) => Some(Role::Authority),
+        _ => None,
+    }
+}
+
+fn take(store: &mut TrustStore, path: &Path, role: Role) -> Result<(), DirectoryError> {
+    let authority = |error| DirectoryError::Authority { path: path.to_owned(), error };
+    match role {
+        Role::Authority => {
+            let text = read(path, MAX_AUTHORITY_FILE)?;
+            for der in blocks(&text, SectionKind::Certificate, path)? {
+                let certificate = Certificate::parse(&der)
+                    .map_err(|error| DirectoryError::Certificate { path: path.to_owned(), error })?;
+                store.add_authority(&certificate).map_err(authority)?;
+            }
+        }
+        Role::Policy => {
+            let text = read(path, MAX_POLICY as u64)?;
+            let text = String::from_utf8_lossy(&text);
+            store.add_policy(SigningPolicy::parse(&text, &path.display().to_string())?);
+        }
+        Role::List => {
+            let text = read(path, MAX_LIST_FILE)?;
+            for der in blocks(&text, SectionKind::Crl, path)? {
+                store.add_list(&der).map_err(authority)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The blocks of a PEM file, or all of a file that is DER.
+fn blocks(text: &[u8], kind: SectionKind, path: &Path) -> Result<Vec<Vec<u8>>, DirectoryError> {
+    let problem = |problem| DirectoryError::Pem { path: path.to_owned(), problem };
+    if text.first() == Some(&crate::der::SEQUENCE) {
+        return Ok(vec![text.to_vec()]);
+    }
+    let blocks: Vec<Vec<u8>> = pem::blocks(text, kind).collect::<Result<_, _>>().map_err(problem)?;
+    if blocks.is_empty() {
+        return Err(problem(format!(
+            "holds no {}",
+            if kind == SectionKind::Crl { "revocation list" } else { "certificate" }
+        )));
+    }
+    Ok(blocks)
+}
+
+/// Reads a file whole, unless it is longer than `limit`.
+pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, DirectoryError> {
+    let file = File::open(path).map_err(|error| DirectoryError::Io { path: path.to_owned(), error })?;
+    read_file(file, path, limit)
+}
+
+/// The same for a file that is open.
+pub(crate) fn read_file(file: File, path: &Path, limit: u64) -> Result<Vec<u8>, DirectoryError> {
+    let io = |error| DirectoryError::Io { path: path.to_owned(), error };
+    let mut text = Vec::new();
+    file.take(limit + 1).read_to_end(&mut text).map_err(io)?;
+    if text.len() as u64 > limit {
+        return Err(DirectoryError::TooLong { path: path.to_owned(), limit });
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_files_say_what_they_are() {
+        for (name, is) in [
+            ("5ed36f68.0", Some(Role::Authority)),
+            ("5ed36f68.12", Some(Role::Authority)),
+            ("5ed36f68.r0", Some(Role::List)),
+            ("5ed36f68.signing_policy", Some(Role::Policy)),
+            ("Example.pem", Some(Role::Authority)),
+            ("Example.crl.pem", Some(Role::List)),
+            ("Example.signing_policy", Some(Role::Policy)),
+            ("Example.crl_url", None),
+            ("Example.info", None),
+            ("Example.namespaces", None),
+            ("README", None),
+            ("5ed36f68.r", None),
+        ] {
+            assert_eq!(role(name), is, "{name}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Whom to believe: authorities, what names they may give, and what they have revoked.
+//!
+//! A [`TrustStore`] is built from certificates, signing policies and revocation lists; [`directory`] reads them from a
+//! directory such as `/etc/grid-security/certificates`. Paths are built and checked by webpki; on top of that come the
+//! signing policies, as every Grid site expects.
+
+pub mod directory;
+pub mod policy;
+
+use rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
+use webpki::{
+    CertRevocationList, EndEntityCert, Error, ExpirationPolicy, ExtendedKeyUsageValidator, KeyPurposeIdIter,
+    OwnedCertRevocationList, RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy, VerifiedPath,
+};
+use x509_parser::asn1_rs::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
+
+use crate::certificate::Certificate;
+use crate::name::Name;
+use crate::proxy::verify::date;
+use policy::SigningPolicy;
+
+/// What to do about an authority that has no signing policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MissingPolicy {
+    /// Believe nothing that it says. The default, as in GCT.
+    #[default]
+    Refuse,
+    /// Let it give any name.
+    Allow,
+}
+
+/// Authorities, their signing policies and their revocation lists.
+#[derive(Default)]
+pub struct TrustStore {
+    roots: Vec<Root>,
+    anchors: Vec<TrustAnchor<'static>>,
+    intermediates: Vec<CertificateDer<'static>>,
+    policies: Vec<SigningPolicy>,
+    lists: Vec<List>,
+    missing_policy: MissingPolicy,
+}
+
+struct Root {
+    not_before: i64,
+    not_after: i64,
+}
+
+struct List {
+    issuer: Name,
+    issued: i64,
+    list: CertRevocationList<'static>,
+}
+
+/// Why an end entity certificate is not believed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// No authority that is trusted stands at the end.
+    #[error("certificate {subject}: its issuer {issuer} leads to no trusted authority")]
+    UnknownIssuer {
+        /// The certificate.
+        subject: String,
+        /// Who issued it.
+        issuer: String,
+    },
+    /// Out of time.
+    #[error("certificate {subject}: {whose} expired at {}", date(*.at))]
+    Expired {
+        /// The certificate.
+        subject: String,
+        /// It, or an authority above it.
+        whose: &'static str,
+        /// When.
+        at: i64,
+    },
+    /// Too early.
+    #[error("certificate {subject}: {whose} is not valid before {}; is the clock right?", date(*.at))]
+    NotYet {
+        /// The certificate.
+        subject: String,
+        /// It, or an authority above it.
+        whose: &'static str,
+        /// From when on it is.
+        at: i64,
+    },
+    /// Its issuer took it back.
+    #[error("certificate {subject}: it, or an authority above it, was revoked")]
+    Revoked {
+        /// The certificate.
+        subject: String,
+    },
+    /// A revocation list is there, but too old to rely on.
+    #[error(
+        "certificate {subject}: a revocation list of an authority above it ran out at {}; have it fetched anew",
+        date(*.at)
+    )]
+    ListExpired {
+        /// The certificate.
+        subject: String,
+        /// When.
+        at: i64,
+    },
+    /// The authority has no signing policy.
+    #[error("certificate {subject}: there is no signing policy of {authority}, which issued it")]
+    NoPolicy {
+        /// The certificate.
+        subject: String,
+        /// Who issued it.
+        authority: String,
+    },
+    /// The authority may not give this name.
+    #[error("certificate {subject}: the signing policy of {authority} does not let it give this name")]
+    Policy {
+        /// The certificate.
+        subject: String,
+        /// Who issued it.
+        authority: String,
+    },
+    /// Anything else that RFC 5280 demands.
+    #[error("certificate {subject}: {problem}")]
+    Other {
+        /// The certificate.
+        subject: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// Why a certificate or a list cannot be taken into a store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthorityError {
+    /// Not an authority's.
+    #[error("{0} is not the certificate of an authority (basicConstraints CA:TRUE is expected)")]
+    NotAnAuthority(String),
+    /// webpki cannot use it.
+    #[error("authority {subject}: {problem}")]
+    Unusable {
+        /// The authority.
+        subject: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The list does not parse, or is of a kind that cannot be used.
+    #[error("the revocation list cannot be used: {0}")]
+    List(String),
+}
+
+impl TrustStore {
+    /// An empty store: nobody is believed.
+    pub fn new(missing_policy: MissingPolicy) -> Self {
+        Self { missing_policy, ..Self::default() }
+    }
+
+    /// Takes in an authority. One that signed itself is trusted; others only lead up to those.
+    ///
+    /// # Errors
+    /// [`AuthorityError`].
+    pub fn add_authority(&mut self, certificate: &Certificate) -> Result<(), AuthorityError> {
+        let subject = certificate.subject();
+        if !certificate.may_be_authority() {
+            return Err(AuthorityError::NotAnAuthority(subject.to_string()));
+        }
+        if !certificate.is_self_issued() {
+            self.intermediates.push(certificate.der().clone());
+            return Ok(());
+        }
+        let anchor = webpki::anchor_from_trusted_cert(certificate.der())
+            .map_err(|error| AuthorityError::Unusable { subject: subject.to_string(), problem: explain(&error) })?
+            .to_owned();
+        if !self.anchors.contains(&anchor) {
+            self.anchors.push(anchor);
+            self.roots.push(Root { not_before: certificate.not_before(), not_after: certificate.not_after() });
+        }
+        Ok(())
+    }
+
+    /// Takes in a signing policy.
+    pub fn add_policy(&mut self, policy: SigningPolicy) {
+        if !self.policies.contains(&policy) {
+            self.policies.push(policy);
+        }
+    }
+
+    /// Takes in a revocation list in DER. Of several by one authority the latest counts.
+    ///
+    /// # Errors
+    /// [`AuthorityError::List`].
+    pub fn add_list(&mut self, der: &[u8]) -> Result<(), AuthorityError> {
+        let (_, parsed) =
+            CertificateRevocationList::from_der(der).map_err(|error| AuthorityError::List(error.to_string()))?;
+        // Of version 1, which has no number at all, webpki says only that it is malformed.
+        if parsed.version().is_none() {
+            return Err(AuthorityError::List(explain(&Error::UnsupportedCrlVersion)));
+        }
+        let list = OwnedCertRevocationList::from_der(der).map_err(|error| AuthorityError::List(explain(&error)))?;
+        let new = List {
+            issuer: Name::new(parsed.issuer()),
+            issued: parsed.last_update().timestamp(),
+            list: CertRevocationList::Owned(list),
+        };
+        match self.lists.iter_mut().find(|old| old.issuer.is(&new.issuer)) {
+            Some(old) if old.issued < new.issued => *old = new,
+            Some(_) => {}
+            None => self.lists.push(new),
+        }
+        Ok(())
+    }
+
+    /// How many authorities are trusted.
+    pub fn authorities(&self) -> usize {
+        self.anchors.len()
+    }
+
+    /// Verifies an end entity certificate up to a trusted authority, at a time in seconds since 1970. `further` is what
+    /// the peer sent beside it.
+    ///
+    /// # Errors
+    /// [`PathError`].
+    pub(crate) fn verify(
+        &self,
+        certificate: &Certificate,
+        further: &[Certificate],
+        algorithms: &[&dyn SignatureVerificationAlgorithm],
+        now: i64,
+    ) -> Result<(), PathError> {
+        let fail = |error: Error| self.fail(certificate, &error);
+        let end_entity = EndEntityCert::try_from(certificate.der()).map_err(fail)?;
+        let between: Vec<CertificateDer<'_>> =
+            further.iter().map(|one| one.der().clone()).chain(self.intermediates.iter().cloned()).collect();
+        let lists: Vec<&CertRevocationList<'_>> = self.lists.iter().map(|one| &one.list).collect();
+        let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
+            options
+                .with_depth(RevocationCheckDepth::Chain)
+                .with_status_policy(UnknownStatusPolicy::Allow)
+                .with_expiration_policy(ExpirationPolicy::Enforce)
+                .build()
+        });
+        let time = UnixTime::since_unix_epoch(std::time::Duration::from_secs(now.max(0).unsigned_abs()));
+        let path = end_entity
+            .verify_for_usage(algorithms, &self.anchors, &between, time, AnyUse, revocation, None)
+            .map_err(fail)?;
+        self.check_root(certificate, &path, now)?;
+        self.check_policies(certificate, &path)
+    }
+
+    /// webpki takes an anchor as it is; a root that is out of time is not believed here.
+    fn check_root(&self, certificate: &Certificate, path: &VerifiedPath<'_>, now: i64) -> Result<(), PathError> {
+        let subject = certificate.subject().to_string();
+        let root = self.anchors.iter().position(|anchor| anchor == path.anchor()).and_then(|at| self.roots.get(at));
+        match root {
+            Some(root) if now > root.not_after => {
+                Err(PathError::Expired { subject, whose: "the authority at its root", at: root.not_after })
+            }
+            Some(root) if now < root.not_before => {
+                Err(PathError::NotYet { subject, whose: "the authority at its root", at: root.not_before })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_policies(&self, certificate: &Certificate, path: &VerifiedPath<'_>) -> Result<(), PathError> {
+        self.check_policy(certificate.subject(), certificate.issuer())?;
+        for between in path.intermediate_certificates() {
+            let between = Certificate::parse(&between.der()).map_err(|error| PathError::Other {
+                subject: certificate.subject().to_string(),
+                problem: error.to_string(),
+            })?;
+            self.check_policy(between.subject(), between.issuer())?;
+        }
+        Ok(())
+    }
+
+    fn check_policy(&self, subject: &Name, authority: &Name) -> Result<(), PathError> {
+        let (subject, authority) = (subject.as_str(), authority.as_str());
+        let mut about = self.policies.iter().filter(|policy| policy.is_about(authority)).peekable();
+        let error = match (about.peek().is_some(), self.missing_policy) {
+            (false, MissingPolicy::Allow) => return Ok(()),
+            (false, MissingPolicy::Refuse) => {
+                PathError::NoPolicy { subject: subject.to_owned(), authority: authority.to_owned() }
+            }
+            (true, _) => PathError::Policy { subject: subject.to_owned(), authority: authority.to_owned() },
+        };
+        if about.any(|policy| policy.allows(authority, subject)) { Ok(()) } else { Err(error) }
+    }
+
+    fn fail(&self, certificate: &Certificate, error: &Error) -> PathError {
+        let subject = certificate.subject().to_string();
+        let seconds = |time: &UnixTime| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let whose = |at, own| if at == own { "it" } else { "an authority above it" };
+        match error {
+            Error::UnknownIssuer => PathError::UnknownIssuer { subject, issuer: certificate.issuer().to_string() },
+            Error::CertExpired { not_after, .. } => {
+                let at = seconds(not_after);
+                PathError::Expired { subject, whose: whose(at, certificate.not_after()), at }
+            }
+            Error::CertNotValidYet { not_before, .. } => {
+                let at = seconds(not_before);
+                PathError::NotYet { subject, whose: whose(at, certificate.not_before()), at }
+            }
+            Error::CertRevoked => PathError::Revoked { subject },
+            Error::CrlExpired { next_update, .. } => PathError::ListExpired { subject, at: seconds(next_update) },
+            other => PathError::Other { subject, problem: explain(other) },
+        }
+    }
+}
+
+/// Grid certificates are used at either end of a connection whatever their extended key usage says: a person's is the
+/// server's when he receives data. GCT does not look at it either. A malformed one is refused all the same.
+struct AnyUse;
+
+impl ExtendedKeyUsageValidator for AnyUse {
+    fn validate(&self, mut purposes: KeyPurposeIdIter<'_, '_>) -> Result<(), Error> {
+        purposes.try_for_each(|purpose| purpose.map(drop))
+    }
+}
+
+/// webpki's errors in words, as far as people meet them.
+fn explain(error: &Error) -> String {
+    let words = match error {
+        Error::CaUsedAsEndEntity => "is the certificate of an authority, used as a person's or a host's",
+        Error::EndEntityUsedAsCa => "was issued by something that is not an authority",
+        Error::InvalidSignatureForPublicKey => "it, or an authority above it, is not signed by the key of its issuer",
+        Error::UnsupportedCertVersion => "is not of version 3 of X.509",
+        Error::UnsupportedCriticalExtension => "it, or an authority above it, has an unknown critical extension",
+        Error::PathLenConstraintViolated => "an authority above it allows fewer authorities below itself",
+        Error::NameConstraintViolation => "an authority above it may not give this name (nameConstraints)",
+        Error::UnsupportedCrlVersion => "is not of version 2",
+        Error::IssuerNotCrlSigner => "a revocation list is by an authority whose key usage does not allow that",
+        Error::UnsupportedSignatureAlgorithmContext(_)
+        | Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_)
+        | Error::UnsupportedCrlSignatureAlgorithmContext(_)
+        | Error::UnsupportedCrlSignatureAlgorithmForPublicKeyContext(_) => {
+            "is signed with an algorithm that is not accepted here (SHA-256 or stronger, with RSA of 2048 to 8192 bits, \
+             P-256, P-384 or Ed25519, is)"
+        }
+        Error::MaximumPathBuildCallsExceeded | Error::MaximumSignatureChecksExceeded => {
+            "its chain offers too many ways to an authority"
+        }
+        _ => return format!("does not hold ({error:?})"),
+    };
+    words.to_owned()
+}
