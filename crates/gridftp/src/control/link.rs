@@ -1,0 +1,130 @@
+//! Bytes of the control channel, over a connection of any transport.
+
+use crate::tls::Tls;
+use phoebus_net::Stream;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ServerConfig};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long the other end may take to take that it was the end.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// A control connection. Dropped, it is reset; [`Self::close`] ends it in peace.
+#[derive(Debug)]
+pub struct Link {
+    stream: Stream,
+    tls: Option<Tls>,
+}
+
+impl Link {
+    /// One over `stream`.
+    pub fn new(stream: Stream) -> Self {
+        Self { stream, tls: None }
+    }
+
+    /// The other end.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
+    /// This end.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
+    }
+
+    /// Goes on under TLS, of which this end is the server (`AUTH TLS`, RFC 4217). What came before it has to be gone: whoever
+    /// sent more in clear may be another.
+    ///
+    /// # Errors
+    /// The ends do not agree, or not in time.
+    pub async fn protect_as_server(&mut self, config: Arc<ServerConfig>, patience: Duration) -> io::Result<()> {
+        self.tls = Some(Tls::accept(config, &self.stream, patience).await?);
+        Ok(())
+    }
+
+    /// The same as the client of one who has to be `name`.
+    ///
+    /// # Errors
+    /// The ends do not agree, or not in time.
+    pub async fn protect_as_client(
+        &mut self,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        patience: Duration,
+    ) -> io::Result<()> {
+        self.tls = Some(Tls::connect(config, name, &self.stream, patience).await?);
+        Ok(())
+    }
+
+    /// Reads what is there, or waits for it; 0 at the end. Cancel safe.
+    ///
+    /// # Errors
+    /// When the connection has failed.
+    pub async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if let Some(tls) = &mut self.tls {
+            return tls.read(&self.stream, room).await;
+        }
+        loop {
+            match self.stream.try_read(room) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.readable().await?,
+                other => return other,
+            }
+        }
+    }
+
+    /// Reads what is there; 0 at the end.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there yet; otherwise the connection has failed.
+    pub fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if let Some(tls) = &mut self.tls {
+            return tls.try_read(&self.stream, room);
+        }
+        self.stream.try_read(room)
+    }
+
+    /// Writes all of `bytes`, unless the other end takes nothing for as long as `stall`.
+    ///
+    /// # Errors
+    /// `TimedOut`, or how the connection failed.
+    pub async fn write(&mut self, mut bytes: &[u8], stall: Duration) -> io::Result<()> {
+        if let Some(tls) = &mut self.tls {
+            return tls.write(&self.stream, bytes, stall).await;
+        }
+        while !bytes.is_empty() {
+            match self.stream.try_write(bytes, false) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    timeout(stall, self.stream.writable())
+                        .await
+                        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends it: what was written is delivered, and then its end.
+    ///
+    /// # Errors
+    /// When the connection has failed.
+    pub async fn close(mut self) -> io::Result<()> {
+        if let Some(tls) = &mut self.tls {
+            tls.close(&self.stream, FAREWELL).await?;
+        }
+        self.stream.shutdown_write()?;
+        self.stream.close();
+        Ok(())
+    }
+}

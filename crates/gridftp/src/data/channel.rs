@@ -1,0 +1,171 @@
+//! Who connects to whom, and which connections are kept.
+
+use super::connection::Connection;
+use super::error::Error;
+use super::settings::Settings;
+use phoebus_net::transport::{Listener, Pending, Target};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// A set of data connections to the same other end, which outlives transfers: in extended block mode connections are kept,
+/// and the next transfer uses them (GFD.20, section 3.4). Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Channel(pub(super) Arc<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) settings: Settings,
+    pub(super) way: Way,
+    kept: Mutex<Vec<Connection>>,
+}
+
+/// How connections come about.
+#[derive(Debug)]
+pub(super) enum Way {
+    Connect(Vec<SocketAddr>),
+    Listen { listener: Box<dyn Listener>, addr: SocketAddr },
+}
+
+impl Channel {
+    /// One that connects to `to`, which are the stripes of the other end (U3), when a transfer begins.
+    pub fn connecting(to: Vec<SocketAddr>, settings: Settings) -> Self {
+        Self::new(settings, Way::Connect(to))
+    }
+
+    /// One that listens at `ip` from now on. Called within the runtime that is to watch the socket.
+    ///
+    /// # Errors
+    /// [`Error::Net`] and [`Error::Ports`].
+    pub fn listening(ip: IpAddr, settings: Settings) -> Result<Self, Error> {
+        let listen = |port| settings.transport.listen(SocketAddr::new(ip, port), &settings.profile);
+        let listener = match settings.ports.clone() {
+            None => listen(0)?,
+            Some(ports) => {
+                // Beginning where the last one left off would be guessed; where the kernel happens to is not.
+                let (first, last) = (*ports.start(), *ports.end());
+                let count = u32::from(last.saturating_sub(first)) + 1;
+                let begin = listen(0)?.local_addr()?.port();
+                let port = |i: u32| first + ((u32::from(begin) + i) % count) as u16;
+                let taken = |error: &phoebus_net::Error| matches!(error, phoebus_net::Error::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse);
+                let mut tries = (0..count).map(port).map(listen).skip_while(|tried| tried.as_ref().is_err_and(taken));
+                tries.next().ok_or(Error::Ports(first, last))??
+            }
+        };
+        let addr = listener.local_addr()?;
+        Ok(Self::new(settings, Way::Listen { listener, addr }))
+    }
+
+    fn new(settings: Settings, way: Way) -> Self {
+        Self(Arc::new(Inner { settings, way, kept: Mutex::default() }))
+    }
+
+    /// Where it listens, if it does.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match &self.0.way {
+            Way::Connect(_) => None,
+            Way::Listen { addr, .. } => Some(*addr),
+        }
+    }
+
+    /// How many connections are kept for the next transfer.
+    pub fn kept(&self) -> usize {
+        self.0.kept().len()
+    }
+}
+
+impl Inner {
+    fn kept(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps `connection` for the next transfer.
+    pub(super) fn keep(&self, connection: Connection) {
+        self.kept().push(connection);
+    }
+
+    /// All connections that were kept.
+    pub(super) fn take_kept(&self) -> Vec<Connection> {
+        std::mem::take(&mut *self.kept())
+    }
+
+    /// The connection of a transfer in stream mode.
+    pub(super) async fn one(&self) -> Result<Connection, Error> {
+        match &self.way {
+            Way::Connect(to) => {
+                let first = to.first().ok_or(Error::Direction("there is no address to connect to"))?;
+                self.connect(*first, 0).await
+            }
+            Way::Listen { .. } => {
+                let mut stranger = None;
+                let waited = self.settings.patience;
+                let accepted = timeout(waited, self.accept(&mut stranger)).await;
+                let pending = accepted.unwrap_or_else(|_| Err(nobody(stranger, waited)))?;
+                self.accepted(pending).await
+            }
+        }
+    }
+
+    /// So many connections to every address, those that were kept among them.
+    pub(super) async fn all(self: &Arc<Self>, streams: u32) -> Result<Vec<Connection>, Error> {
+        let Way::Connect(to) = &self.way else {
+            return Err(Error::Direction("PORT, EPRT or SPOR has to say where to"));
+        };
+        let mut connections = self.take_kept();
+        let mut connecting = JoinSet::new();
+        for (i, addr) in to.iter().enumerate() {
+            let have = connections.iter().filter(|connection| connection.to == i).count();
+            for _ in have..streams.max(1) as usize {
+                let (inner, addr) = (self.clone(), *addr);
+                connecting.spawn(async move { inner.connect(addr, i).await });
+            }
+        }
+        while let Some(connected) = connecting.join_next().await {
+            connections.push(connected.map_err(|_| Error::GivenUp)??);
+        }
+        Ok(connections)
+    }
+
+    async fn connect(&self, to: SocketAddr, index: usize) -> Result<Connection, Error> {
+        let target = Target { addr: to, name: to.ip().to_string().into(), early: false };
+        let Settings { transport, profile, patience, .. } = &self.settings;
+        let stream = transport.connect(&target, profile, *patience).await?;
+        Connection::up(stream, index, self.settings.guard.as_ref(), true, *patience).await
+    }
+
+    /// The connection of one who has come.
+    pub(super) async fn accepted(&self, pending: Box<dyn Pending>) -> Result<Connection, Error> {
+        let Settings { guard, patience, .. } = &self.settings;
+        let stream = timeout(*patience, pending.handshake()).await.map_err(|_| Error::Stalled(*patience))??;
+        Connection::up(stream, 0, guard.as_ref(), false, *patience).await
+    }
+
+    /// The next connection of one who may; notes who else came. Cancel safe.
+    pub(super) async fn accept(&self, stranger: &mut Option<IpAddr>) -> Result<Box<dyn Pending>, Error> {
+        let Way::Listen { listener, .. } = &self.way else {
+            return Err(Error::Direction("PASV, EPSV or SPAS has to come before what is received"));
+        };
+        loop {
+            let (pending, from) = listener.accept().await?;
+            if self.settings.from.allow(from.ip()) {
+                return Ok(pending);
+            }
+            tracing::warn!(%from, "a data connection was refused, since another than the control connection's peer made it");
+            *stranger = Some(from.ip());
+        }
+    }
+
+    pub(super) fn is_listening(&self) -> bool {
+        matches!(self.way, Way::Listen { .. })
+    }
+}
+
+/// The error for a wait in which nobody came who may.
+pub(super) fn nobody(stranger: Option<IpAddr>, waited: std::time::Duration) -> Error {
+    match stranger {
+        Some(from) => Error::Stranger { from, waited },
+        None => Error::Nobody(waited),
+    }
+}

@@ -1,0 +1,130 @@
+//! One data connection.
+
+use super::error::Error;
+use super::guard::{Guard, Shield};
+use phoebus_net::Stream;
+use std::io;
+use std::time::Duration;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// How long what has come waits for more before it is handed on.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A connection. Dropped, it is reset: what it carried is then cut, and its other end sees so.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: Stream,
+    shield: Option<Shield>,
+    /// Which of the addresses that were connected to is at its other end.
+    pub(super) to: usize,
+}
+
+impl Connection {
+    /// Makes one of `stream`, on which the ends first agree as `guard` says; `connected` is whether this end connected.
+    pub(super) async fn up(
+        stream: Stream,
+        to: usize,
+        guard: Option<&Guard>,
+        connected: bool,
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        let shield = match guard {
+            Some(guard) => Some(Shield::up(guard, &stream, connected, patience).await?),
+            None => None,
+        };
+        Ok(Self { stream, shield, to })
+    }
+
+    /// Reads what is there, or waits for it; 0 at the end. Cancel safe.
+    pub(super) async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self.shield.as_mut() {
+            Some(Shield::Gsi(gsi)) => return gsi.read(&self.stream, room).await,
+            Some(Shield::Tls(tls)) => return tls.read(&self.stream, room).await,
+            None => {}
+        }
+        loop {
+            match self.stream.try_read(room) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.readable().await?,
+                other => return other,
+            }
+        }
+    }
+
+    /// Reads until `room` is full, the stream ends, or what has come has waited for more for long enough: whoever looks
+    /// whether anything moves sees that it does, however slowly. Gives how much it is, and whether the stream has ended.
+    pub(super) async fn fill(&mut self, room: &mut [u8]) -> io::Result<(usize, bool)> {
+        let mut len = self.read(room).await?;
+        let until = Instant::now() + LINGER;
+        let mut ended = len == 0;
+        while len < room.len() && !ended {
+            match timeout_at(until, self.read(&mut room[len..])).await {
+                Ok(read) => match read? {
+                    0 => ended = true,
+                    n => len += n,
+                },
+                Err(_) => break,
+            }
+        }
+        Ok((len, ended))
+    }
+
+    /// Waits until there is something to read; cancel safe.
+    pub(super) async fn readable(&self) -> io::Result<()> {
+        match self.shield.as_ref() {
+            Some(Shield::Gsi(gsi)) if gsi.is_ready() => Ok(()),
+            // What is there may have been taken from the connection already.
+            Some(Shield::Tls(_)) => Ok(()),
+            _ => self.stream.readable().await,
+        }
+    }
+
+    /// Writes all of `bytes`; with `more`, what follows may be waited for before a short segment is sent.
+    pub(super) async fn write(&mut self, mut bytes: &[u8], more: bool, stall: Duration) -> Result<(), Error> {
+        // A write that was given up has taken it along: nothing can follow half a record.
+        match self.shield.take_if(|shield| !matches!(shield, Shield::Gsi(gsi) if gsi.is_clear())) {
+            None => return self.write_raw(bytes, more, stall).await,
+            Some(mut shield) => {
+                match &mut shield {
+                    Shield::Tls(tls) => tls.write(&self.stream, bytes, stall).await?,
+                    Shield::Gsi(gsi) => {
+                        let mut sealed = Vec::new();
+                        while !bytes.is_empty() {
+                            bytes = gsi.seal(bytes, &mut sealed)?;
+                            self.write_raw(&sealed, more || !bytes.is_empty(), stall).await?;
+                        }
+                    }
+                }
+                self.shield = Some(shield);
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_raw(&self, mut bytes: &[u8], more: bool, stall: Duration) -> Result<(), Error> {
+        while !bytes.is_empty() {
+            match self.stream.try_write(bytes, more) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    timeout(stall, self.stream.writable()).await.map_err(|_| Error::Stalled(stall))??;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what this end sends, and leaves the rest to the kernel: all of it is delivered before the end is.
+    pub(super) async fn finish(mut self, stall: Duration) -> io::Result<()> {
+        if let Some(Shield::Tls(tls)) = self.shield.as_mut() {
+            tls.close(&self.stream, stall).await?;
+        }
+        self.stream.shutdown_write()?;
+        self.stream.close();
+        Ok(())
+    }
+
+    /// Closes one whose other end has ended it, or that carries nothing.
+    pub(super) fn close(self) {
+        self.stream.close();
+    }
+}

@@ -1,0 +1,137 @@
+//! Data connections whose ends prove by proxies who they are: `DCAU A` and `S` with `PROT C`, `S` and `P` (GFD.20, section 3.1).
+
+use super::error::Error;
+use phoebus_gsi::channel::{Channel, MAX_RECORD, Protection};
+use phoebus_gsi::context::{Endpoint, Expect};
+use phoebus_net::Stream;
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::timeout;
+
+/// How much is sealed at once: some records, so that one write carries them.
+const SEAL: usize = 256 << 10;
+
+/// The protection of one connection.
+#[derive(Debug)]
+pub(super) struct Gsi {
+    channel: Channel,
+    /// What has come and was not opened.
+    come: Vec<u8>,
+    /// What was opened and not read, from `read` on.
+    plain: Vec<u8>,
+    read: usize,
+}
+
+impl Gsi {
+    /// Agrees with the other end of `stream`; the side that `connected` is TLS's client.
+    pub(super) async fn up(
+        (endpoint, peer, protection): (&Endpoint, &Expect, Protection),
+        stream: &Stream,
+        connected: bool,
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        let mut out = Vec::new();
+        let channel = match connected {
+            true => Channel::connect(endpoint, peer.clone(), protection, now, &mut out),
+            false => Channel::accept(endpoint, peer.clone(), protection, now),
+        };
+        let mut shield = Self { channel: channel.map_err(Error::Guard)?, come: Vec::new(), plain: Vec::new(), read: 0 };
+        timeout(patience, shield.agree(stream, out)).await.map_err(|_| Error::Stalled(patience))??;
+        Ok(shield)
+    }
+
+    async fn agree(&mut self, stream: &Stream, mut out: Vec<u8>) -> Result<(), Error> {
+        loop {
+            write(stream, &out, false).await?;
+            out.clear();
+            let progress = self.channel.handshake(&self.come, &mut out);
+            let progress = match progress {
+                Ok(progress) => progress,
+                Err(error) => {
+                    // What the other end is told of it may not arrive; it is told by the reset, too.
+                    let _ = write(stream, &out, false).await;
+                    return Err(Error::Guard(error));
+                }
+            };
+            self.come.drain(..progress.used);
+            if progress.open {
+                write(stream, &out, false).await?;
+                return Ok(());
+            }
+            if out.is_empty() && self.more(stream).await? == 0 {
+                return Err(Error::Broken(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+
+    /// Reads more of what comes; 0 at the end. Cancel safe.
+    async fn more(&mut self, stream: &Stream) -> io::Result<usize> {
+        let mut room = [0; MAX_RECORD];
+        let len = read(stream, &mut room).await?;
+        self.come.extend_from_slice(&room[..len]);
+        Ok(len)
+    }
+
+    /// Reads what the other end has sent; 0 at the end. Cancel safe.
+    pub(super) async fn read(&mut self, stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let there = self.plain.len() - self.read;
+            if there > 0 {
+                let len = there.min(room.len());
+                room[..len].copy_from_slice(&self.plain[self.read..self.read + len]);
+                self.read += len;
+                return Ok(len);
+            }
+            (self.read, _) = (0, self.plain.clear());
+            if self.is_clear() && self.come.is_empty() {
+                return read(stream, room).await;
+            }
+            let used = self.channel.open(&self.come, &mut self.plain).map_err(io::Error::other)?;
+            self.come.drain(..used);
+            if self.plain.is_empty() && self.more(stream).await? == 0 {
+                // An end amid a record is no end.
+                return if self.come.is_empty() { Ok(0) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+            }
+        }
+    }
+
+    /// Whether there may be something to read without waiting for the connection.
+    pub(super) fn is_ready(&self) -> bool {
+        self.plain.len() > self.read || !self.come.is_empty()
+    }
+
+    /// Whether bytes are raw once the ends know each other.
+    pub(super) fn is_clear(&self) -> bool {
+        self.channel.protection() == Protection::Clear
+    }
+
+    /// As `bytes` go over the connection, some at a time; what is left is given back.
+    pub(super) fn seal<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<u8>) -> io::Result<&'a [u8]> {
+        let (now, later) = bytes.split_at(bytes.len().min(SEAL));
+        out.clear();
+        self.channel.seal(now, out).map_err(io::Error::other)?;
+        Ok(later)
+    }
+}
+
+async fn read(stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.try_read(room) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
+            other => return other,
+        }
+    }
+}
+
+async fn write(stream: &Stream, mut bytes: &[u8], more: bool) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match stream.try_write(bytes, more) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.writable().await?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! Who is at the other end of a data connection, and what protects its bytes (`DCAU`, `PROT`; GFD.20, section 3.1; RFC 4217;
+//! U1, U3).
+
+use super::error::Error;
+use super::gsi::Gsi;
+use crate::tls::Tls;
+use phoebus_gsi::context::{Endpoint, Expect};
+use phoebus_net::Stream;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ServerConfig};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use phoebus_gsi::channel::Protection;
+
+/// How data connections are authenticated and protected.
+#[derive(Clone)]
+pub enum Guard {
+    /// By proxies. The side that connects is TLS's client.
+    Gsi {
+        /// Who this end is, and whom it believes.
+        endpoint: Endpoint,
+        /// Who the other end has to be.
+        peer: Expect,
+        /// What protects the bytes that follow.
+        protection: Protection,
+    },
+    /// By TLS, of which this end is the server, whoever connects: that of FTPS is (RFC 4217, section 7).
+    TlsServer(Arc<ServerConfig>),
+    /// By TLS, of which this end is the client: that of FTPS is.
+    TlsClient(Arc<ClientConfig>, ServerName<'static>),
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gsi { peer, protection, .. } => write!(f, "Gsi({peer:?}, {protection:?})"),
+            Self::TlsServer(_) => f.write_str("TlsServer"),
+            Self::TlsClient(_, name) => write!(f, "TlsClient({name:?})"),
+        }
+    }
+}
+
+/// The protection of one connection.
+#[derive(Debug)]
+pub(super) enum Shield {
+    Gsi(Box<Gsi>),
+    Tls(Tls),
+}
+
+impl Shield {
+    /// Agrees with the other end of `stream`, which this end has `connected` to, or has not.
+    pub(super) async fn up(guard: &Guard, stream: &Stream, connected: bool, patience: Duration) -> Result<Self, Error> {
+        Ok(match guard {
+            Guard::Gsi { endpoint, peer, protection } => {
+                Self::Gsi(Box::new(Gsi::up((endpoint, peer, *protection), stream, connected, patience).await?))
+            }
+            Guard::TlsServer(config) => {
+                Self::Tls(Tls::accept(config.clone(), stream, patience).await.map_err(Error::Tls)?)
+            }
+            Guard::TlsClient(config, name) => {
+                Self::Tls(Tls::connect(config.clone(), name.clone(), stream, patience).await.map_err(Error::Tls)?)
+            }
+        })
+    }
+}

@@ -1,0 +1,31 @@
+//! The data channel: connections that carry the bytes of files and listings, in stream mode (MODE S, RFC 959) or extended
+//! block mode (MODE E, GFD.20, section 3.4; U2, U5, S11).
+//!
+//! ```text
+//!   a flow of blocks ──► Channel::send ──► 1 … n connections ──► Channel::receive ──► a flow of blocks
+//! ```
+//!
+//! - [`Channel`]: who listens and who connects, and the connections that are kept from one transfer to the next.
+//! - `send`, `receive`: what goes over them. Both ends are flows of `phoebus_files`, so that a disk, a draft or a program
+//!   is the same to them.
+//! - [`Guard`]: who has to be at the other end, and what protects the bytes (DCAU, PROT).
+//! - [`Settings`]: of the connections: transport, buffers, streams, limits, and who may connect.
+//!
+//! In stream mode a transfer ends with its connection: a FIN ends it, and a reset, or an end before the bytes that were
+//! expected, is an error. In extended block mode it is complete when as many connections have said that they are at their
+//! end as one of them announced. A flow that was received gives none only after that; whatever else ends it is an error.
+
+mod channel;
+mod connection;
+mod error;
+mod gsi;
+mod guard;
+mod receive;
+mod send;
+mod settings;
+
+pub use channel::Channel;
+pub use error::Error;
+pub use guard::{Guard, Protection};
+pub use receive::{Incoming, Intake};
+pub use settings::{Mode, Peers, Settings};

@@ -1,0 +1,247 @@
+//! Receiving a flow.
+
+use super::channel::{Channel, Inner, nobody};
+use super::connection::Connection;
+use super::error::Error;
+use super::settings::Mode;
+use phoebus_files::block::{Block, Pool};
+use phoebus_files::store::{Fallible, Flow};
+use phoebus_proto::gridftp::block::{self, BlockError, HEADER, Said, Tally, Wants};
+use std::fmt;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+/// What is to be received.
+#[derive(Debug, Clone)]
+pub struct Intake {
+    /// Its buffers: blocks are no longer than they are. Each connection fills one at a time.
+    pub pool: Pool,
+    /// Where the first byte of a stream belongs; blocks say so themselves.
+    pub from: u64,
+    /// How many bytes a stream has to bring, if that is known: then neither fewer nor more are taken for it. Blocks say
+    /// where they end.
+    pub expected: Option<u64>,
+}
+
+/// A flow that comes over a data channel. It ends ([`Flow::next`] gives none) only when all has come that was sent. Dropped,
+/// it cuts the transfer.
+pub struct Incoming {
+    blocks: tokio::sync::Mutex<Blocks>,
+    work: JoinHandle<()>,
+}
+
+struct Blocks {
+    from: mpsc::Receiver<Result<Option<Block>, Error>>,
+    ended: bool,
+}
+
+/// To whoever takes the blocks; none says that all have come.
+type Sender = mpsc::Sender<Result<Option<Block>, Error>>;
+
+impl Channel {
+    /// Receives what the other end sends, from now on.
+    pub fn receive(&self, mode: Mode, intake: Intake) -> Arc<Incoming> {
+        // One block on its way to be written for each of a few writers; the pool bounds the rest.
+        let (sender, from) = mpsc::channel(4);
+        let inner = self.0.clone();
+        let work = tokio::spawn(async move {
+            let received = match mode {
+                Mode::Stream => stream(&inner, intake, &sender).await,
+                Mode::Extended => extended(&inner, intake, &sender).await,
+            };
+            // Whoever has gone does not want to know.
+            let _ = sender.send(received.map(|()| None)).await;
+        });
+        Arc::new(Incoming { blocks: tokio::sync::Mutex::new(Blocks { from, ended: false }), work })
+    }
+}
+
+impl Flow for Incoming {
+    fn next(&self) -> Fallible<'_, Option<Block>> {
+        Box::pin(async {
+            let mut blocks = self.blocks.lock().await;
+            if blocks.ended {
+                return Ok(None);
+            }
+            match blocks.from.recv().await {
+                Some(Ok(None)) => {
+                    blocks.ended = true;
+                    Ok(None)
+                }
+                Some(Ok(block)) => Ok(block),
+                Some(Err(error)) => Err(error.into()),
+                // Nobody has said that this is the end.
+                None => Err(Error::GivenUp.into()),
+            }
+        })
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.work.abort();
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming").finish_non_exhaustive()
+    }
+}
+
+async fn stream(inner: &Inner, intake: Intake, blocks: &Sender) -> Result<(), Error> {
+    let mut connection = inner.one().await?;
+    let mut came = 0u64;
+    loop {
+        connection.readable().await?;
+        let mut buffer = intake.pool.take().await;
+        let (len, ended) = connection.fill(buffer.room()).await?;
+        let offset = intake.from.checked_add(came).ok_or(Error::Endless)?;
+        came = came.checked_add(len as u64).ok_or(Error::Endless)?;
+        if intake.expected.is_some_and(|expected| came > expected) {
+            return Err(Error::Long(intake.expected.unwrap_or_default()));
+        }
+        if len > 0 {
+            give(blocks, Block::new(offset, buffer.freeze(len))).await?;
+        }
+        if ended {
+            break;
+        }
+    }
+    match intake.expected {
+        Some(expected) if came < expected => Err(Error::Short { came, expected }),
+        _ => {
+            // Some wait for this end to say goodbye, too, under TLS; others have gone.
+            let _ = connection.finish(inner.settings.stall).await;
+            Ok(())
+        }
+    }
+}
+
+async fn extended(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result<(), Error> {
+    if !inner.is_listening() {
+        return Err(Error::Direction("PASV, EPSV or SPAS has to come before what is received"));
+    }
+    let (stop, stopped) = watch::channel(false);
+    let mut readers = JoinSet::new();
+    for connection in inner.take_kept() {
+        readers.spawn(read(connection, intake.pool.clone(), blocks.clone(), stopped.clone()));
+    }
+    let (mut tally, mut stranger) = (Tally::new(), None);
+    let mut came = readers.len();
+    let patience = inner.settings.patience;
+    let give_up = Instant::now() + patience;
+    while !tally.is_complete() {
+        tokio::select! {
+            accepted = inner.accept(&mut stranger) => {
+                came += 1;
+                if came > inner.settings.most {
+                    return Err(Error::TooMany(inner.settings.most));
+                }
+                let (pending, pool, blocks, stopped) = (accepted?, intake.pool.clone(), blocks.clone(), stopped.clone());
+                let inner = inner.clone();
+                readers.spawn(async move { read(inner.accepted(pending).await?, pool, blocks, stopped).await });
+            }
+            ended = readers.join_next(), if !readers.is_empty() => count(inner, ended, &mut tally)?,
+            () = sleep_until(give_up), if came == 0 => return Err(nobody(stranger, patience)),
+        }
+    }
+    // Connections that this transfer did not need are kept, too.
+    let _ = stop.send(true);
+    while let Some(ended) = readers.join_next().await {
+        count(inner, Some(ended), &mut tally)?;
+    }
+    Ok(())
+}
+
+/// How a connection's part of a transfer ended.
+struct Ended {
+    connection: Connection,
+    said: Vec<Said>,
+}
+
+fn count(
+    inner: &Inner,
+    ended: Option<Result<Result<Ended, Error>, tokio::task::JoinError>>,
+    tally: &mut Tally,
+) -> Result<(), Error> {
+    let Some(ended) = ended else { return Ok(()) };
+    let Ended { connection, said } = ended.map_err(|_| Error::GivenUp)??;
+    let closed = said.iter().any(|said| matches!(said, Said::End { kept: false }));
+    said.into_iter().try_for_each(|said| tally.count(said))?;
+    if closed {
+        connection.close()
+    } else {
+        inner.keep(connection)
+    }
+    Ok(())
+}
+
+/// Reads one connection to the end of its part, or until it is not needed.
+async fn read(
+    mut connection: Connection,
+    pool: Pool,
+    blocks: Sender,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<Ended, Error> {
+    let (mut channel, mut said) = (block::Channel::new(), Vec::new());
+    loop {
+        match channel.wants() {
+            Wants::Nothing => return Ok(Ended { connection, said }),
+            Wants::Header(wanted) => {
+                let mut header = [0; HEADER];
+                // Only between blocks can it be left alone.
+                let idle = wanted == HEADER && said.is_empty();
+                let len = tokio::select! {
+                    biased;
+                    read = connection.read(&mut header[..wanted]) => read?,
+                    _ = stopped.wait_for(|stopped| *stopped), if idle => return Ok(Ended { connection, said }),
+                };
+                if len == 0 {
+                    return Err(BlockError::Cut.into());
+                }
+                said.extend(channel.header(&header[..len])?.1);
+            }
+            Wants::Data { offset, len } => {
+                connection.readable().await?;
+                let mut buffer = pool.take().await;
+                let room = buffer.room().len().min(usize::try_from(len).unwrap_or(usize::MAX));
+                let (len, ended) = connection.fill(&mut buffer.room()[..room]).await?;
+                if ended {
+                    return Err(BlockError::Cut.into());
+                }
+                give(&blocks, Block::new(offset, buffer.freeze(len))).await?;
+                said.extend(channel.took(len as u64));
+            }
+        }
+    }
+}
+
+async fn give(blocks: &Sender, block: Block) -> Result<(), Error> {
+    blocks.send(Ok(Some(block))).await.map_err(|_| Error::GivenUp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Settings;
+    use super::*;
+    use std::io::Write;
+    use std::net::{Ipv4Addr, TcpStream};
+
+    #[tokio::test]
+    async fn what_comes_slowly_is_handed_on_before_a_block_is_full() {
+        let channel = Channel::listening(Ipv4Addr::LOCALHOST.into(), Settings::default()).unwrap();
+        let intake = Intake { pool: Pool::new(1 << 20, 4), from: 7, expected: None };
+        let incoming = channel.receive(Mode::Stream, intake);
+        let mut sender = TcpStream::connect(channel.local_addr().unwrap()).unwrap();
+        for (at, text) in [(7, "slow"), (11, "ly")] {
+            sender.write_all(text.as_bytes()).unwrap();
+            let block = incoming.next().await.unwrap().unwrap();
+            assert_eq!((block.offset, &block.bytes[..]), (at, text.as_bytes()));
+        }
+        drop(sender);
+        assert!(incoming.next().await.unwrap().is_none());
+    }
+}

@@ -1,0 +1,90 @@
+//! How data connections are made.
+
+use super::guard::Guard;
+use phoebus_net::Profile;
+use phoebus_net::tcp::Tcp;
+use phoebus_net::transport::Transport;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How data is transmitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// MODE S: the bytes as they are, over one connection that ends with them.
+    #[default]
+    Stream,
+    /// MODE E: blocks that say where they belong, over any number of connections. The sender is the one that connects.
+    Extended,
+}
+
+/// Whose connections are taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peers {
+    /// Anybody's: third-party transfers, where the other end is not known, or proves who it is by itself.
+    Anyone,
+    /// Those from this address: the control connection's. Others are reset, and do not count.
+    Only(IpAddr),
+}
+
+impl Peers {
+    /// Whether a connection from `address` is taken.
+    pub fn allow(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Anyone => true,
+            Self::Only(only) => only.to_canonical() == address.to_canonical(),
+        }
+    }
+}
+
+/// How data connections are made.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What carries them.
+    pub transport: Arc<dyn Transport>,
+    /// Buffers, congestion control and the like. Buffers are left to the kernel unless somebody asks for others (U16).
+    pub profile: Profile,
+    /// Over how many connections extended blocks are received at most. 256 by default: more gain nothing, and each has a buffer.
+    pub most: usize,
+    /// Which ports are listened on: any that is free, if none are given.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// Whose connections are taken.
+    pub from: Peers,
+    /// Who has to be at the other end, and what protects the bytes; nobody asks, and nothing does, if there is none.
+    pub guard: Option<Guard>,
+    /// How long connecting may take, and how long a connection is waited for. 60 s by default: people who are asked by
+    /// a firewall take as long.
+    pub patience: Duration,
+    /// How long a connection may take no bytes before sending is given up. 60 s by default, longer than a path that was cut
+    /// and heals takes to be found again.
+    pub stall: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            transport: Arc::new(Tcp),
+            profile: Profile::default(),
+            most: 256,
+            ports: None,
+            from: Peers::Anyone,
+            guard: None,
+            patience: Duration::from_secs(60),
+            stall: Duration::from_secs(60),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_the_same_in_either_family() {
+        let only = Peers::Only("127.0.0.1".parse().unwrap());
+        assert!(only.allow("::ffff:127.0.0.1".parse().unwrap()));
+        assert!(!only.allow("127.0.0.2".parse().unwrap()));
+        assert!(Peers::Anyone.allow("192.0.2.1".parse().unwrap()));
+    }
+}

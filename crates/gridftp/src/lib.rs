@@ -1,0 +1,20 @@
+//! GridFTP (GFD.20, U1–U7) and the FTP underneath it (RFC 959), over the transports of `phoebus-net` and the stores of
+//! `phoebus-files`; what is said on the wire is `phoebus_proto::gridftp`.
+//!
+//! ```text
+//!   control   lines over a connection ── commands, answers, markers ──────────────┐
+//!                                                                                 │ the same two ends
+//!   data      a set of connections ── MODE S: one; MODE E: any number of blocks ──┘
+//!
+//!   a store's flow ──► data::Channel::send      data::Channel::receive ──► a flow ──► a store's draft
+//! ```
+//!
+//! - [`data`]: the data channel, the same for client and server: [`data::Channel`] listens or connects, sends a flow and
+//!   receives one. What was cut is an error, and never the end of a flow.
+//! - [`control`]: the control channel's connection.
+//! - [`server`]: `phoebus serve`.
+
+pub mod control;
+pub mod data;
+pub mod server;
+mod tls;

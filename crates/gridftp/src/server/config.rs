@@ -1,0 +1,342 @@
+//! What is served to whom: read from TOML, or made by a program.
+
+use phoebus_net::transport::Registry;
+use phoebus_proto::units::{ByteSize, Span};
+use serde::Deserialize;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The port of GridFTP.
+pub const PORT: u16 = 2811;
+
+/// The largest configuration that is read: thousands of users, and no device that never ends.
+const FILE_MAX: u64 = 16 << 20;
+
+/// What is served to whom. By default nothing is, to nobody.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where control connections are accepted.
+    pub listen: Vec<SocketAddr>,
+    /// What the server calls itself in its greeting; the host's name if there is none.
+    pub name: Option<String>,
+    /// Whoever logs in as `anonymous` or `ftp`, with any password.
+    pub anonymous: Option<Anonymous>,
+    /// Those who log in with a password.
+    #[serde(rename = "user")]
+    pub users: Vec<User>,
+    /// Clients that prove by certificates who they are (`AUTH GSSAPI`).
+    pub gsi: Option<Gsi>,
+    /// Protection by TLS (`AUTH TLS`).
+    pub tls: Option<Tls>,
+    /// Limits and time limits.
+    pub limits: Limits,
+    /// Data connections.
+    pub data: Data,
+}
+
+/// What is served to everybody.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Anonymous {
+    /// The directory.
+    pub root: PathBuf,
+    /// Whether nothing can be changed: so by default.
+    #[serde(default = "yes")]
+    pub read_only: bool,
+    /// Whether data may go to others than the control connection's peer. Off by default: a server that lets everybody say so
+    /// can be made to connect to anyone (RFC 2577).
+    #[serde(default)]
+    pub third_party: bool,
+}
+
+/// Grid security (U1): who the server is, whom it believes, and which user each subject is.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gsi {
+    /// The server's certificate, with those that lead to its authority.
+    #[serde(default = "hostcert")]
+    pub certificate: PathBuf,
+    /// Its key, which nobody else may be able to read.
+    #[serde(default = "hostkey")]
+    pub key: PathBuf,
+    /// The directory of authorities, with their signing policies and revocation lists.
+    #[serde(default = "authorities")]
+    pub authorities: PathBuf,
+    /// Which user each subject is, of those that the configuration names.
+    #[serde(default = "gridmap")]
+    pub gridmap: PathBuf,
+}
+
+/// Protection by TLS (RFC 4217).
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// The server's certificate, with those that lead to its authority, in PEM.
+    pub certificate: PathBuf,
+    /// Its key, in PEM, which nobody else may be able to read.
+    pub key: PathBuf,
+    /// Whether passwords are taken under TLS only: so by default.
+    #[serde(default = "yes")]
+    pub required: bool,
+}
+
+fn hostcert() -> PathBuf {
+    "/etc/grid-security/hostcert.pem".into()
+}
+
+fn hostkey() -> PathBuf {
+    "/etc/grid-security/hostkey.pem".into()
+}
+
+fn authorities() -> PathBuf {
+    "/etc/grid-security/certificates".into()
+}
+
+fn gridmap() -> PathBuf {
+    "/etc/grid-security/grid-mapfile".into()
+}
+
+/// A user.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    /// The name.
+    pub name: String,
+    /// As `phoebus serve --hash-password` prints it. Without one he comes by certificate only.
+    #[serde(default)]
+    pub password: Option<String>,
+    /// The directory.
+    pub root: PathBuf,
+    /// Whether nothing can be changed.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Whether data may go to, and come from, others than the control connection's peer.
+    #[serde(default)]
+    pub third_party: bool,
+}
+
+/// Limits of the server and of each session.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Control connections at a time. 1000 by default, each a few kilobytes while it moves nothing.
+    pub connections: usize,
+    /// Of these, from one address. 100 by default: clients with many files in flight have some tens.
+    pub per_address: usize,
+    /// Of these, of one user. 500 by default.
+    pub per_user: usize,
+    /// How often a client may fail to log in on one connection. 3 by default.
+    pub attempts: u32,
+    /// How long a client has to log in. 60 s by default.
+    pub login: Span,
+    /// How long a client may say nothing. 10 minutes by default, as in GCT's server.
+    pub idle: Span,
+    /// The longest line, in bytes. 64 KiB by default: paths have 4 KiB, and tokens of security in base64 some tens.
+    pub line: ByteSize,
+    /// How many commands may wait while one is carried out. 1000 by default: clients with small files send ahead (U7).
+    pub ahead: usize,
+    /// How long sessions have to end their transfers when the server is told to end. 30 s by default.
+    pub drain: Span,
+}
+
+/// Data connections.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Data {
+    /// Ports that are listened on, as `[first, last]`: for firewalls. Any that is free by default.
+    pub ports: Option<(u16, u16)>,
+    /// What clients are told to connect to, where address translation gives the server another address.
+    pub public: Option<IpAddr>,
+    /// What may carry data connections, the first of which does unless a client asks for another (`SITE SETNETSTACK`). `tcp` by
+    /// default; `udt` is the other.
+    pub drivers: Vec<String>,
+    /// Connections over which one transfer may go. 64 by default.
+    pub streams: u32,
+    /// Blocks that are read, sent and written at once. 1 MiB by default.
+    pub block: ByteSize,
+    /// The largest socket buffers that clients may ask for. 1 GiB by default; the kernel has a limit of its own.
+    pub buffer: ByteSize,
+    /// How long connecting may take, and how long a connection is waited for. 60 s by default.
+    pub patience: Span,
+    /// How long nothing may move. 2 minutes by default: longer than paths take to heal.
+    pub stall: Span,
+    /// Between markers of what has arrived. 5 s by default, as in GCT's server.
+    pub markers: Span,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1000,
+            per_address: 100,
+            per_user: 500,
+            attempts: 3,
+            login: Span(Duration::from_secs(60)),
+            idle: Span(Duration::from_secs(600)),
+            line: ByteSize(64 << 10),
+            ahead: 1000,
+            drain: Span(Duration::from_secs(30)),
+        }
+    }
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self {
+            ports: None,
+            public: None,
+            drivers: vec!["tcp".to_owned()],
+            streams: 64,
+            block: ByteSize(1 << 20),
+            buffer: ByteSize(1 << 30),
+            patience: Span(Duration::from_secs(60)),
+            stall: Span(Duration::from_secs(120)),
+            markers: Span(Duration::from_secs(5)),
+        }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// As the system says it.
+        source: std::io::Error,
+    },
+    /// It is longer than is read.
+    #[error("{} is longer than the {FILE_MAX} bytes that are read", .0.display())]
+    Long(PathBuf),
+    /// It is not what is expected.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where, and what was expected.
+        source: Box<toml::de::Error>,
+    },
+    /// A value makes no sense.
+    #[error("{0}")]
+    Value(String),
+}
+
+impl Config {
+    /// Reads a configuration file. Paths in it are taken from where it is.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let read = |source| ConfigError::Read { path: path.to_owned(), source };
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map_err(read)?;
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, FILE_MAX + 1), &mut text).map_err(read)?;
+        if text.len() as u64 > FILE_MAX {
+            return Err(ConfigError::Long(path.to_owned()));
+        }
+        let parsed = toml::from_str(&text);
+        let mut config: Self =
+            parsed.map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })?;
+        let beside = path.parent().unwrap_or(Path::new("."));
+        let roots = config.users.iter_mut().map(|user| &mut user.root);
+        let roots = roots.chain(config.anonymous.iter_mut().map(|all| &mut all.root));
+        let files = config
+            .gsi
+            .iter_mut()
+            .flat_map(|gsi| [&mut gsi.certificate, &mut gsi.key, &mut gsi.authorities, &mut gsi.gridmap]);
+        let tls = config.tls.iter_mut().flat_map(|tls| [&mut tls.certificate, &mut tls.key]);
+        roots.chain(files).chain(tls).for_each(|path| *path = beside.join(&*path));
+        Ok(config)
+    }
+
+    /// Looks for values that make no sense.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`], naming the setting.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let value = |text: &str| Err(ConfigError::Value(text.to_owned()));
+        if self.listen.is_empty() {
+            return value("listen: at least one address to listen on was expected");
+        }
+        if self.anonymous.is_none() && self.users.is_empty() {
+            return value("nobody may log in: [anonymous] or [[user]] was expected");
+        }
+        if self.data.ports.is_some_and(|(first, last)| first == 0 || first > last) {
+            return value("data.ports: [first, last] was expected, the first not 0 and not above the last");
+        }
+        let known: Vec<_> = Registry::standard().names().collect();
+        if self.data.drivers.is_empty() || self.data.drivers.iter().any(|driver| !known.contains(&driver.as_str())) {
+            return Err(ConfigError::Value(format!("data.drivers: some of {} were expected", known.join(", "))));
+        }
+        if !(1..=1024).contains(&self.data.streams) {
+            return value("data.streams: 1 to 1024 were expected");
+        }
+        if !((4 << 10)..=(64 << 20)).contains(&self.data.block.0) {
+            return value("data.block: 4KiB to 64MiB were expected");
+        }
+        if !(512..=1 << 20).contains(&self.limits.line.0) {
+            return value("limits.line: 512B to 1MiB were expected");
+        }
+        if self.gsi.is_some() && self.users.is_empty() {
+            return value("[gsi]: at least one [[user]] was expected, whom certificates can be mapped to");
+        }
+        for (i, user) in self.users.iter().enumerate() {
+            let twice = self.users[..i].iter().any(|other| other.name == user.name);
+            if twice || user.name.is_empty() || is_anonymous(&user.name) {
+                return Err(ConfigError::Value(format!(
+                    "user \"{}\": a name was expected that no other user has, nor anonymous logins",
+                    user.name
+                )));
+            }
+            if user.password.is_none() && self.gsi.is_none() {
+                return Err(ConfigError::Value(format!("user \"{}\": a password, or [gsi], was expected", user.name)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether this is the name of everybody.
+pub(super) fn is_anonymous(name: &str) -> bool {
+    ["anonymous", "ftp"].iter().any(|all| name.eq_ignore_ascii_case(all))
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(text: &str) -> Result<Config, String> {
+        let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let good = "listen = [\"127.0.0.1:2811\"]\n[anonymous]\nroot = \"/srv\"\n";
+        let config = checked(good).unwrap();
+        assert!(config.anonymous.is_some_and(|all| all.read_only && !all.third_party));
+        for (more, says) in [
+            ("", "nobody may log in"),
+            ("[anonymous]\nroot = \"/\"\nsecure = true", "unknown field `secure`"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nports = [9, 8]", "data.ports"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nstreams = 0", "data.streams"),
+            ("[anonymous]\nroot = \"/\"\n[data]\ndrivers = [\"sctp\"]", "data.drivers: some of tcp, udt"),
+            ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi]"),
+            ("[gsi]\n[anonymous]\nroot = \"/\"", "[gsi]: at least one"),
+            ("[[user]]\nname = \"FTP\"\npassword = \"x\"\nroot = \"/\"", "user \"FTP\""),
+        ] {
+            let error = checked(&format!("listen = [\"127.0.0.1:2811\"]\n{more}")).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+        assert!(checked("[anonymous]\nroot = \"/\"").unwrap_err().contains("listen"));
+    }
+}

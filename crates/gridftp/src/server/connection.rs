@@ -1,0 +1,333 @@
+//! One client: its control connection, with time limits, and what goes on beside a transfer.
+
+use super::config::Limits;
+use super::count::Counted;
+use super::serve::{Ending, Shared};
+use super::session::task::{Outcome, Task};
+use super::session::{Rules, Session, Step};
+use super::work::{Tell, Worker};
+use crate::control::Link;
+use phoebus_proto::gridftp::line::Lines;
+use phoebus_proto::gridftp::reply::Reply;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+/// How much is read from a control connection at once.
+const READ: usize = 4096;
+
+/// A client.
+pub(super) struct Connection {
+    server: Arc<Shared>,
+    link: Link,
+    lines: Lines,
+    session: Session,
+    worker: Worker,
+    /// Lines that came while a task was carried out.
+    waiting: VecDeque<Vec<u8>>,
+    /// Of this user.
+    counted: Option<Counted<String>>,
+    /// Whether the server is about to end.
+    ending: watch::Receiver<Ending>,
+}
+
+/// Why a connection came to its end.
+enum End {
+    /// Both sides know of it.
+    Told,
+    /// The client closed it, or it failed.
+    Gone(Option<io::Error>),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Gone(Some(error))
+    }
+}
+
+impl Connection {
+    /// Serves the client at the other end of `link` until one of the two has enough.
+    pub(super) async fn serve(
+        server: Arc<Shared>,
+        link: Link,
+        peer: SocketAddr,
+        rules: Arc<Rules>,
+        ending: watch::Receiver<Ending>,
+    ) {
+        let Ok(local) = link.local_addr() else { return };
+        let (session, greeting) = Session::new(rules, peer, local);
+        let worker = Worker { server: server.clone(), peer, local, served: None, channel: None };
+        let lines = Lines::new(server.config.limits.line.0 as usize);
+        let waiting = VecDeque::new();
+        let mut connection = Self { server, link, lines, session, worker, waiting, counted: None, ending };
+        tracing::debug!(%peer, "a client has connected");
+        match connection.run(greeting).await {
+            End::Told => tracing::debug!(%peer, "a client has left"),
+            End::Gone(error) => {
+                let reason = error.map_or("it closed the connection".to_owned(), |error| error.to_string());
+                tracing::debug!(%peer, reason, "a client has gone");
+            }
+        }
+        // What was said is delivered, whatever becomes of the rest.
+        let _ = connection.link.close().await;
+    }
+
+    async fn run(&mut self, greeting: Reply) -> End {
+        match self.converse(greeting).await {
+            Ok(()) => End::Told,
+            Err(end) => end,
+        }
+    }
+
+    async fn converse(&mut self, greeting: Reply) -> Result<(), End> {
+        self.say(&greeting).await?;
+        let limits = self.server.config.limits.clone();
+        // From here, or from when nobody is logged in again (REIN).
+        let mut nobody_since = tokio::time::Instant::now();
+        loop {
+            if *self.ending.borrow() == Ending::Now {
+                return self.last(421, "the server is ending").await;
+            }
+            if self.session.account().is_some() {
+                nobody_since = tokio::time::Instant::now();
+            }
+            let line = match self.waiting.pop_front() {
+                Some(line) => line,
+                None => {
+                    let patience = match self.session.account() {
+                        Some(_) => limits.idle.0,
+                        None => limits.login.0.saturating_sub(nobody_since.elapsed()).min(limits.idle.0),
+                    };
+                    let ending = told(self.ending.clone(), Ending::Soon);
+                    let next = tokio::select! {
+                        biased;
+                        () = ending => None,
+                        next = timeout(patience, self.next_line()) => Some(next),
+                    };
+                    match next {
+                        None => return self.last(421, "the server is ending").await,
+                        Some(Ok(line)) if !patience.is_zero() => line?,
+                        Some(_) => return self.last(421, "nothing was said for too long").await,
+                    }
+                }
+            };
+            let mut step = self.session.line(&line, now());
+            // A task may lead to another step, but to no other task.
+            if let Step::Do(task) = step {
+                let outcome = self.perform(*task).await?;
+                let outcome = self.counted(outcome);
+                step = self.session.done(outcome);
+            }
+            match step {
+                Step::Say(reply) => self.say(&reply).await?,
+                Step::Close(reply) => return Ok(self.say(&reply).await?),
+                Step::Secure(reply, config) => {
+                    // What came in clear behind it is nobody's.
+                    let fresh = Lines::new(limits.line.0 as usize);
+                    if !std::mem::replace(&mut self.lines, fresh).rest().is_empty() || !self.waiting.is_empty() {
+                        return self.last(503, "nothing may follow AUTH before TLS has begun").await;
+                    }
+                    self.say(&reply).await?;
+                    self.link.protect_as_server(config, limits.login.0).await?;
+                    self.session.secured();
+                }
+                Step::Do(_) => return self.last(451, "this cannot be done").await,
+            }
+        }
+    }
+
+    /// Says why nothing more is.
+    async fn last(&mut self, code: u16, text: &str) -> Result<(), End> {
+        Ok(self.say(&Reply::new(code, text)).await?)
+    }
+
+    async fn say(&mut self, reply: &Reply) -> io::Result<()> {
+        let bytes = self.session.seal(reply);
+        self.link.write(&bytes, self.server.config.limits.idle.0).await
+    }
+
+    /// The next line; cancel safe.
+    async fn next_line(&mut self) -> Result<Vec<u8>, End> {
+        loop {
+            match self.lines.take() {
+                Ok(Some(line)) => match self.session.open(line) {
+                    Ok(line) => return Ok(line),
+                    Err(refusal) => {
+                        self.say(&refusal).await?;
+                        continue;
+                    }
+                },
+                Ok(None) => {}
+                Err(long) => {
+                    self.say(&Reply::new(500, long.to_string())).await?;
+                    return Err(End::Told);
+                }
+            }
+            if self.read().await? == 0 {
+                return Err(End::Gone(None));
+            }
+        }
+    }
+
+    async fn read(&mut self) -> io::Result<usize> {
+        let mut room = [0; READ];
+        let len = self.link.read(&mut room).await?;
+        self.lines.push(&room[..len]);
+        Ok(len)
+    }
+
+    /// Has `task` carried out, says what it has to say meanwhile, and listens for what stops it.
+    async fn perform(&mut self, task: Task) -> Result<Outcome, End> {
+        let (replies, mut said) = mpsc::channel(16);
+        let (asks, mut asked) = mpsc::channel::<oneshot::Sender<bool>>(1);
+        let (stop, stopped) = watch::channel(false);
+        let tell = Tell { replies, asks, stop: stopped };
+        let mut cut = Box::pin(told(self.ending.clone(), Ending::Now));
+        let Self { server, link, lines, session, worker, waiting, .. } = self;
+        let limits = &server.config.limits;
+        let stoppable = task.is_stoppable();
+        let mut beside = Beside { link, lines, session, waiting, limits, stop, stoppable, gone: false, aborted: false };
+        let mut work = Box::pin(worker.perform(task, &tell));
+        let (mut room, mut is_cut) = ([0; READ], false);
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                Some(reply) = said.recv() => beside.say(&reply).await,
+                outcome = &mut work => break outcome,
+                read = beside.link.read(&mut room), if beside.listens() => beside.came(&room[..read.unwrap_or(0)]).await,
+                Some(answer) = asked.recv() => {
+                    // What has come is read first, whichever of the two was seen first.
+                    beside.catch_up().await;
+                    let _ = answer.send(!beside.has_left());
+                }
+                () = &mut cut, if !is_cut => {
+                    is_cut = true;
+                    let _ = beside.stop.send(true);
+                }
+            }
+        };
+        drop(work);
+        while let Ok(reply) = said.try_recv() {
+            beside.say(&reply).await;
+        }
+        if beside.aborted {
+            // The transfer's answer, then that of ABOR.
+            if let Outcome::Answer(reply) = &outcome {
+                self.say(reply).await?;
+            }
+            return Ok(Outcome::Answer(Reply::new(226, "stopped")));
+        }
+        Ok(outcome)
+    }
+
+    /// Counts who has logged in, and refuses him if he has too many connections.
+    fn counted(&mut self, outcome: Outcome) -> Outcome {
+        let Outcome::Login(Some(account)) = &outcome else { return outcome };
+        let counted = self.server.users_now.add(account.name.clone(), self.server.config.limits.per_user);
+        if counted.is_none() {
+            tracing::warn!(user = account.name, "has too many connections");
+            self.worker.served = None;
+            return Outcome::Login(None);
+        }
+        tracing::info!(user = account.name, peer = %self.worker.peer, "is logged in");
+        self.counted = counted;
+        outcome
+    }
+}
+
+/// The control connection while a task is carried out.
+struct Beside<'a> {
+    link: &'a mut Link,
+    lines: &'a mut Lines,
+    session: &'a mut Session,
+    waiting: &'a mut VecDeque<Vec<u8>>,
+    limits: &'a Limits,
+    /// Tells the task to stop.
+    stop: watch::Sender<bool>,
+    /// Whether ABOR is for this task.
+    stoppable: bool,
+    /// Whether nothing more comes from the client.
+    gone: bool,
+    aborted: bool,
+}
+
+impl Beside<'_> {
+    /// Says something, unless the client is gone; one that takes nothing is.
+    async fn say(&mut self, reply: &Reply) {
+        let bytes = self.session.seal(reply);
+        if !self.gone && self.link.write(&bytes, self.limits.idle.0).await.is_err() {
+            self.gone = true;
+            let _ = self.stop.send(true);
+        }
+    }
+
+    /// Whether more is read: not of one that has sent enough ahead.
+    fn listens(&self) -> bool {
+        !self.gone && self.waiting.len() < self.limits.ahead
+    }
+
+    /// Takes what has come, nothing being the end: what is for the task is done, and the rest waits.
+    async fn came(&mut self, bytes: &[u8]) {
+        self.lines.push(bytes);
+        // A line that is too long stays, and is answered when the task has ended.
+        while let Ok(Some(line)) = self.lines.take() {
+            match self.session.open(line) {
+                Ok(line) if self.stoppable && is(&line, "ABOR") => {
+                    self.aborted = true;
+                    let _ = self.stop.send(true);
+                }
+                Ok(line) if is(&line, "STAT") => {
+                    if let Step::Say(reply) = self.session.line(&line, now()) {
+                        self.say(&reply).await;
+                    }
+                }
+                Ok(line) => self.waiting.push_back(line),
+                Err(refusal) => self.say(&refusal).await,
+            }
+        }
+        if bytes.is_empty() {
+            self.gone = true;
+            if self.has_left() {
+                let _ = self.stop.send(true);
+            }
+        }
+    }
+
+    /// Takes what has come already, and no more than a client that is there may send ahead.
+    async fn catch_up(&mut self) {
+        let (mut room, most) = ([0; READ], self.waiting.len() + self.limits.ahead);
+        while !self.gone && self.waiting.len() < most {
+            match self.link.try_read(&mut room) {
+                Ok(len) => self.came(&room[..len]).await,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => self.came(&[]).await,
+            }
+        }
+    }
+
+    /// Whether the client has ended his side without a goodbye (RFC 959, section 4.1.1, QUIT: who says it may).
+    fn has_left(&self) -> bool {
+        self.gone && !self.waiting.iter().any(|line| is(line, "QUIT"))
+    }
+}
+
+/// Returns when the server is told to end, and as soon as `least` says.
+async fn told(mut ending: watch::Receiver<Ending>, least: Ending) {
+    // Whoever could say so has ended.
+    let _ = ending.wait_for(|ending| *ending == least || *ending == Ending::Now).await;
+}
+
+/// Seconds since 1970.
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    i64::try_from(now).unwrap_or(i64::MAX)
+}
+
+/// Whether `line` is this command and no more.
+fn is(line: &[u8], verb: &str) -> bool {
+    line.trim_ascii().eq_ignore_ascii_case(verb.as_bytes())
+}

@@ -1,0 +1,30 @@
+//! The server (`phoebus serve`): GridFTP and FTP for directories of this machine.
+//!
+//! ```text
+//!   serve ──► connection: lines ──► session (a state machine) ──► answers
+//!                 │                      │ tasks
+//!                 └── while it works ──► work: names, listings · moving: what goes over the data channel
+//! ```
+//!
+//! - [`Config`]: what is served to whom; [`Server`]: accepts, counts, and ends when told to.
+//! - `session`: the control channel, without socket, file or clock.
+//! - `connection`: one client, with its sockets and time limits.
+//! - `work` and `moving`: what sessions leave to be done with stores and data channels.
+//!
+//! What holds throughout: a file is told to be there (226) only after the file engine has published it; what was cut is 426
+//! and never has the name of what is whole; no path leads out of a root; and nobody is connected to whom the control
+//! connection does not come from, unless his account says so.
+
+mod answer;
+pub mod config;
+mod connection;
+mod count;
+mod moving;
+mod serve;
+mod session;
+mod users;
+mod work;
+
+pub use config::Config;
+pub use serve::{Server, StartError};
+pub use users::hash_password;

@@ -1,0 +1,133 @@
+//! What goes over the data channel.
+//!
+//! - `retrieve` sends files, `receive` takes them, `listing` sends directories.
+//! - [`flow`] has what is put between a file and the data channel; [`ascii`] is TYPE A.
+
+mod ascii;
+mod flow;
+mod listing;
+mod receive;
+mod retrieve;
+
+pub(super) use listing::{facts_line, lines};
+
+use super::answer::Failure;
+use super::session::task::{Aim, Transfer, What};
+use super::work::{Tell, Worker};
+use crate::data::{Channel, Guard, Mode, Peers, Settings};
+use phoebus_files::block::Pool;
+use phoebus_net::{Buffer, Profile};
+use phoebus_proto::gridftp::reply::Reply;
+use phoebus_proto::units::ByteSize;
+use std::time::Instant;
+
+/// How many blocks of a file are read or written at once.
+const AT_ONCE: usize = 4;
+
+impl Worker {
+    /// Carries out a transfer, and says how it ended.
+    pub(super) async fn transfer(&mut self, transfer: Transfer, tell: &Tell) -> Reply {
+        let begin = Instant::now();
+        let moved = match &transfer.what {
+            What::Send { key, part } => self.retrieve(&transfer, key, *part, tell).await,
+            What::List { key, format } => self.send_listing(&transfer, key, format, tell).await,
+            What::Receive { .. } | What::Append { .. } | What::Adjust { .. } => self.receive(&transfer, tell).await,
+        };
+        if moved.is_err() || transfer.settings.mode == Mode::Stream {
+            // What is left of its connections is of no use.
+            self.channel = None;
+        }
+        let seconds = begin.elapsed().as_secs_f64();
+        match moved {
+            Ok(bytes) => {
+                tracing::info!(peer = %self.peer, user = transfer.user, what = %transfer.what, bytes, seconds, "transferred");
+                Reply::new(226, "transfer complete")
+            }
+            Err(failure) => {
+                let reply = failure.reply();
+                tracing::info!(peer = %self.peer, user = transfer.user, what = %transfer.what, seconds, %reply, "not transferred");
+                reply
+            }
+        }
+    }
+
+    /// The data channel of a transfer: the one that is open, if it goes to the same place.
+    fn channel_of(&mut self, transfer: &Transfer) -> Result<Channel, Failure> {
+        let sends = matches!(transfer.what, What::Send { .. } | What::List { .. });
+        if transfer.settings.mode == Mode::Extended && sends == (transfer.aim == Aim::Listen) {
+            let how = if sends { "PORT, EPRT or SPOR has to say where" } else { "PASV, EPSV or SPAS has to ask where" };
+            return Err(Failure::say(425, format!("in MODE E the sender connects: {how}")));
+        }
+        if let Some((_, open)) = self.channel.as_ref().filter(|(generation, _)| *generation == transfer.generation) {
+            return Ok(open.clone());
+        }
+        match &transfer.aim {
+            Aim::Connect(to) => {
+                let settings = self.data_settings(&transfer.settings, transfer.third_party, transfer.guard.clone());
+                let channel = Channel::connecting(to.clone(), settings);
+                self.channel = Some((transfer.generation, channel.clone()));
+                Ok(channel)
+            }
+            _ => Err(Failure::say(425, "the data connection is gone; PASV, EPSV, PORT or EPRT makes another")),
+        }
+    }
+
+    /// How the data connections of a session are made.
+    pub(super) fn data_settings(
+        &self,
+        session: &super::session::Settings,
+        third_party: bool,
+        guard: Option<Guard>,
+    ) -> Settings {
+        let data = &self.server.config.data;
+        let buffer = |bytes: Option<u64>| bytes.map_or(Buffer::Auto, |bytes| Buffer::Bytes(ByteSize(bytes.max(4096))));
+        let profile = Profile {
+            send_buffer: buffer(session.send_buffer),
+            receive_buffer: buffer(session.receive_buffer),
+            ..Profile::default()
+        };
+        // The configuration was checked for there being one, and sessions for its being listed.
+        let name = session.transport.as_deref().or(data.drivers.first().map(String::as_str));
+        let transport = name.and_then(|name| self.server.transports.get(name)).cloned();
+        Settings {
+            transport: transport.unwrap_or_else(|| Settings::default().transport),
+            profile,
+            most: data.streams as usize,
+            ports: data.ports.map(|(first, last)| first..=last),
+            from: if third_party { Peers::Anyone } else { Peers::Only(self.peer.ip()) },
+            guard,
+            patience: data.patience.0,
+            stall: data.stall.0,
+        }
+    }
+
+    /// The buffers of a transfer over so many connections.
+    fn pool(&self, streams: usize) -> Pool {
+        // 4 KiB to 64 MiB, as the configuration was checked for.
+        Pool::new(self.server.config.data.block.0 as usize, AT_ONCE + streams + 4)
+    }
+
+    /// That data is about to move.
+    async fn begin(channel: &Channel, tell: &Tell) {
+        let reply = match channel.kept() {
+            0 => Reply::new(150, "the transfer begins"),
+            _ => Reply::new(125, "the transfer begins over the connections that there are"),
+        };
+        tell.say(reply).await;
+    }
+}
+
+impl std::fmt::Display for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Send { key, part: None } => write!(f, "retrieve /{key}"),
+            Self::Send { key, part: Some((offset, length)) } => {
+                write!(f, "retrieve {length} bytes at {offset} of /{key}")
+            }
+            Self::Receive { key } => write!(f, "store /{key}"),
+            Self::Append { key } => write!(f, "append to /{key}"),
+            Self::Adjust { key, offset } => write!(f, "store from {offset} in /{key}"),
+            Self::List { key, .. } => write!(f, "list /{key}"),
+        }
+    }
+}

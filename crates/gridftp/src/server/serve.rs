@@ -1,0 +1,229 @@
+//! Accepts clients, as many as may be, until told to end.
+
+use super::config::{Config, ConfigError, Gsi, Tls as TlsFiles};
+use super::connection::Connection;
+use super::count::{Counts, network};
+use super::session::protect::Own;
+use super::session::{Rules, Shown};
+use super::users::Users;
+use crate::control::Link;
+use phoebus_gsi::context::Endpoint;
+use phoebus_gsi::credential::provider;
+use phoebus_gsi::files;
+use phoebus_gsi::trust::{MissingPolicy, directory};
+use phoebus_net::Profile;
+use phoebus_net::tcp::{self, Listener};
+use phoebus_net::transport::Registry;
+use phoebus_proto::gridftp::reply::Reply;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+/// How long is waited after a connection could not be accepted, for lack of descriptors say.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client that is one too many may take to be told so.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// How long sessions that are stopped may take to put away what they have: moments, unless a disk is stuck.
+const PUT_AWAY: Duration = Duration::from_secs(30);
+
+/// What all connections share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) config: Config,
+    pub(super) users: Users,
+    pub(super) transports: Registry,
+    /// Connections by user.
+    pub(super) users_now: Counts<String>,
+    /// Connections by address.
+    addresses: Counts<IpAddr>,
+    places: Arc<Semaphore>,
+}
+
+/// Whether sessions are to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// As long as they like.
+    No,
+    /// Until what they are doing is done.
+    Soon,
+    /// Not at all: what they are doing is stopped, and put away.
+    Now,
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    listeners: Vec<(Listener, SocketAddr)>,
+    rules: Arc<Rules>,
+}
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration makes no sense, or names directories that are not there.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] phoebus_net::Error),
+}
+
+impl Server {
+    /// Opens directories and listens. Called within a runtime.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        config.check()?;
+        let users = Users::new(&config)?;
+        let mut listeners = Vec::new();
+        for &addr in &config.listen {
+            let listener = tcp::listen(addr, &Profile::default())?;
+            let bound = listener.local_addr().map_err(|source| phoebus_net::Error::Listen { addr, source })?;
+            listeners.push((listener, bound));
+        }
+        let name = config.name.clone().unwrap_or_else(host_name);
+        let rules = Rules {
+            greeting: format!("{name} Phoebus GridFTP Server {} ready.", env!("CARGO_PKG_VERSION")),
+            attempts: config.limits.attempts,
+            streams: config.data.streams,
+            drivers: config.data.drivers.clone(),
+            buffer: config.data.buffer.0,
+            gsi: config.gsi.as_ref().map(own).transpose()?,
+            tls: config.tls.as_ref().map(tls).transpose()?,
+            clear_passwords: config.tls.as_ref().is_none_or(|tls| !tls.required),
+        };
+        let places = Arc::new(Semaphore::new(config.limits.connections.min(Semaphore::MAX_PERMITS)));
+        let shared = Shared {
+            config,
+            users,
+            transports: Registry::standard(),
+            users_now: Counts::default(),
+            addresses: Counts::default(),
+            places,
+        };
+        Ok(Self { shared: Arc::new(shared), listeners, rules: Arc::new(rules) })
+    }
+
+    /// Where it listens, with the ports that the kernel chose for 0.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().map(|(_, addr)| *addr).collect()
+    }
+
+    /// Serves until `end` is ready. Then nobody new is accepted, sessions end with what they are doing, or are stopped when
+    /// `limits.drain` has passed; returns how many were.
+    pub async fn run(self, end: impl Future<Output = ()>) -> usize {
+        let (ending, told) = watch::channel(Ending::No);
+        let mut sessions = JoinSet::new();
+        let mut accepting = JoinSet::new();
+        let (accepted, mut clients) = tokio::sync::mpsc::channel(16);
+        for (listener, addr) in self.listeners {
+            let accepted = accepted.clone();
+            accepting.spawn(async move {
+                loop {
+                    match listener.accept().await {
+                        Ok(client) => drop(accepted.send(client).await),
+                        Err(error) => {
+                            tracing::warn!(%addr, %error, "a connection could not be accepted");
+                            tokio::time::sleep(PAUSE).await;
+                        }
+                    }
+                }
+            });
+        }
+        tokio::pin!(end);
+        loop {
+            tokio::select! {
+                () = &mut end => break,
+                Some((client, peer)) = clients.recv() => {
+                    let (shared, rules, told) = (self.shared.clone(), self.rules.clone(), told.clone());
+                    sessions.spawn(async move {
+                        let Ok(stream) = client.into_stream() else { return };
+                        welcome(shared, Link::new(stream), peer, rules, told).await;
+                    });
+                }
+                Some(_) = sessions.join_next(), if !sessions.is_empty() => {}
+            }
+        }
+        accepting.abort_all();
+        let _ = ending.send(Ending::Soon);
+        let drained = async { while sessions.join_next().await.is_some() {} };
+        if tokio::time::timeout(self.shared.config.limits.drain.0, drained).await.is_ok() {
+            return 0;
+        }
+        let unfinished = sessions.len();
+        let _ = ending.send(Ending::Now);
+        let stopped = async { while sessions.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(PUT_AWAY, stopped).await;
+        unfinished
+    }
+}
+
+/// Who the server is, and whom it believes. A file of the authorities that cannot be used may be a revocation list, without
+/// which nobody is believed.
+fn own(gsi: &Gsi) -> Result<Own, ConfigError> {
+    let value = |error: &dyn std::fmt::Display| ConfigError::Value(format!("[gsi]: {error}"));
+    let provider = provider();
+    let credential = files::credential_of_two(&gsi.certificate, &gsi.key, &provider).map_err(|error| value(&error))?;
+    // Authorities without a signing policy may name nobody, as in GCT.
+    let loaded = directory::load(&gsi.authorities, MissingPolicy::Refuse).and_then(directory::Loaded::strict);
+    let trust = Arc::new(loaded.map_err(|error| value(&error))?);
+    Ok(Own(Endpoint { credential, trust, provider }))
+}
+
+/// What the server shows under TLS.
+fn tls(tls: &TlsFiles) -> Result<Shown, ConfigError> {
+    let value = |error: &dyn std::fmt::Display| ConfigError::Value(format!("[tls]: {error}"));
+    let named = |path: &Path, error: &dyn std::fmt::Display| value(&format!("{}: {error}", path.display()));
+    let mode = std::fs::metadata(&tls.key).map_err(|error| named(&tls.key, &error))?.permissions().mode();
+    if mode & 0o077 != 0 {
+        return Err(named(&tls.key, &"holds a private key, but others can read it; chmod 600 it"));
+    }
+    let certificates =
+        CertificateDer::pem_file_iter(&tls.certificate).and_then(|all| all.collect::<Result<Vec<_>, _>>());
+    let certificates = certificates.map_err(|error| named(&tls.certificate, &error))?;
+    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| named(&tls.key, &error))?;
+    let config = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| value(&error))?.with_no_client_auth().with_single_cert(certificates, key);
+    let control = config.map_err(|error| value(&error))?;
+    let mut data = control.clone();
+    data.send_tls13_tickets = 0;
+    Ok(Shown { control: Arc::new(control), data: Arc::new(data) })
+}
+
+/// Serves a client, if there is room for him.
+async fn welcome(
+    shared: Arc<Shared>,
+    mut link: Link,
+    peer: SocketAddr,
+    rules: Arc<Rules>,
+    told: watch::Receiver<Ending>,
+) {
+    let place = shared.places.clone().try_acquire_owned();
+    let counted = shared.addresses.add(network(peer.ip()), shared.config.limits.per_address);
+    if let (Ok(_place), Some(_counted)) = (place, counted) {
+        return Connection::serve(shared, link, peer, rules, told).await;
+    }
+    tracing::warn!(%peer, "there are too many connections");
+    let refusal = Reply::new(421, "there are too many connections; try again later");
+    if link.write(&refusal.encode(), FAREWELL).await.is_ok() {
+        let _ = link.close().await;
+    }
+}
+
+/// What this host calls itself.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
+}

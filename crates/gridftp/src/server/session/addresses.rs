@@ -1,0 +1,106 @@
+//! PORT, EPRT, SPOR, PASV, EPSV, SPAS: between whom data goes (RFC 959, 2428, GFD.20).
+//!
+//! The server connects to the control connection's peer and to nobody else, unless the account may move data between third
+//! parties (RFC 2577: a server that connects wherever it is told attacks others for its clients).
+
+use super::task::{Aim, Listening, Task};
+use super::{Session, Step};
+use phoebus_proto::gridftp::address::{print_epsv, print_port, print_stripe};
+use phoebus_proto::gridftp::command::Epsv;
+use phoebus_proto::gridftp::reply::Reply;
+use std::net::SocketAddr;
+
+/// Ports below this are those of services, which nobody listens on for data.
+const FIRST_PORT: u16 = 1024;
+
+impl Session {
+    pub(super) fn port(&mut self, to: Vec<SocketAddr>) -> Step {
+        if self.epsv_only {
+            return Step::say(503, "after EPSV ALL only EPSV is possible");
+        }
+        let third_party = self.third_party();
+        let peer = self.peer;
+        if to.iter().any(|addr| addr.port() < FIRST_PORT) {
+            return Step::say(504, "data connections to ports below 1024 are not made");
+        }
+        if !third_party && to.iter().any(|addr| addr.ip().to_canonical() != peer) {
+            return Step::say(
+                504,
+                format!("data connections go to {peer} only, where the control connection comes from"),
+            );
+        }
+        // Those that lead nowhere would reach this host.
+        if to.iter().any(|addr| addr.ip().is_unspecified() || addr.ip().is_multicast()) {
+            return Step::say(501, "an address of a host was expected");
+        }
+        self.generation += 1;
+        self.aim = Aim::Connect(to);
+        Step::say(200, "data connections go there")
+    }
+
+    pub(super) fn pasv(&mut self) -> Step {
+        if self.epsv_only {
+            return Step::say(503, "after EPSV ALL only EPSV is possible");
+        }
+        if self.local.is_ipv6() {
+            return Step::say(425, "PASV has no form for IPv6; EPSV has");
+        }
+        self.listen(Listening::Pasv)
+    }
+
+    pub(super) fn epsv(&mut self, how: Epsv) -> Step {
+        match (how, self.local.is_ipv6()) {
+            (Epsv::All, _) => {
+                self.epsv_only = true;
+                Step::say(200, "only EPSV from here on")
+            }
+            (Epsv::V4, true) => Step::say(522, "the control connection is of IPv6, use (2)"),
+            (Epsv::V6, false) => Step::say(522, "the control connection is of IPv4, use (1)"),
+            _ => self.listen(Listening::Epsv),
+        }
+    }
+
+    pub(super) fn spas(&mut self) -> Step {
+        if self.epsv_only {
+            return Step::say(503, "after EPSV ALL only EPSV is possible");
+        }
+        self.listen(Listening::Spas)
+    }
+
+    fn listen(&mut self, answer: Listening) -> Step {
+        self.aim_at_nothing();
+        let guard = match self.guard() {
+            Ok(guard) => guard,
+            Err(refusal) => return refusal,
+        };
+        let (generation, third_party) = (self.generation, self.third_party());
+        Step::task(Task::Listen { answer, generation, third_party, settings: self.settings.clone(), guard })
+    }
+
+    pub(super) fn listening(&mut self, answer: Listening, addr: SocketAddr) -> Step {
+        self.aim = Aim::Listen;
+        let reply = match answer {
+            Listening::Pasv => match print_port(addr) {
+                Some(six) => Reply::new(227, format!("Entering Passive Mode ({six})")),
+                None => Reply::new(425, "PASV has no form for IPv6; EPSV has"),
+            },
+            Listening::Epsv => Reply::new(229, format!("Entering Extended Passive Mode {}", print_epsv(addr.port()))),
+            Listening::Spas => Reply::of_lines(
+                229,
+                ["Entering Striped Passive Mode.".to_owned(), format!(" {}", print_stripe(addr)), "End".to_owned()],
+            ),
+        };
+        Step::Say(reply)
+    }
+
+    /// Forgets where data was to go.
+    pub(super) fn aim_at_nothing(&mut self) {
+        self.generation += 1;
+        self.aim = Aim::None;
+    }
+
+    pub(super) fn third_party(&self) -> bool {
+        // Who has to prove who he is may come from anywhere.
+        self.is_guarded() || self.account().is_some_and(|account| account.third_party)
+    }
+}

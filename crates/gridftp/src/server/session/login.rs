@@ -1,0 +1,64 @@
+//! USER, PASS, REIN: who the client is (RFC 959, section 4.1.1).
+
+use super::super::config::is_anonymous;
+use super::task::{Account, Aim, Task};
+use super::{Login, Session, Settings, Step};
+use phoebus_files::key::Key;
+use phoebus_proto::gridftp::command::Secret;
+use phoebus_proto::gridftp::reply::Reply;
+
+impl Session {
+    pub(super) fn user(&mut self, name: String) -> Step {
+        if self.account().is_some() {
+            return Step::say(503, "already logged in; REIN begins again");
+        }
+        if !self.is_protected() && !self.rules.clear_passwords && !is_anonymous(&name) {
+            return Step::say(530, "passwords are taken under TLS only: AUTH TLS has to come first");
+        }
+        // Whether there is such a user is not said before the password is known.
+        let said = format!("password for {name} needed");
+        self.login = Login::Named(name);
+        Step::say(331, said)
+    }
+
+    pub(super) fn pass(&mut self, password: Secret) -> Step {
+        match std::mem::replace(&mut self.login, Login::Nobody) {
+            Login::Named(user) => {
+                let identity = self.identity().map(str::to_owned);
+                Step::task(Task::Login { user, password, identity })
+            }
+            Login::Nobody => Step::say(503, "USER has to come first"),
+            Login::In(account) => {
+                self.login = Login::In(account);
+                Step::say(503, "already logged in; REIN begins again")
+            }
+        }
+    }
+
+    pub(super) fn logged_in(&mut self, account: Option<Account>) -> Step {
+        match account {
+            Some(account) => {
+                let said =
+                    format!("{} is logged in{}", account.name, if account.read_only { ", read-only" } else { "" });
+                self.login = Login::In(account);
+                Step::say(230, said)
+            }
+            None => {
+                self.failures += 1;
+                let refusal = Reply::new(530, "login incorrect");
+                if self.failures >= self.rules.attempts { Step::Close(refusal) } else { Step::Say(refusal) }
+            }
+        }
+    }
+
+    pub(super) fn rein(&mut self) -> Step {
+        // RFC 2228 leaves to the server whether security ends with it: who was agreed on stays who he is.
+        self.login = Login::Nobody;
+        self.place = Key::ROOT;
+        self.settings = Settings::default();
+        self.aim = Aim::None;
+        self.generation += 1;
+        (self.restart, self.allocated, self.epsv_only) = (None, None, false);
+        Step::Say(Reply::new(220, &self.rules.greeting))
+    }
+}

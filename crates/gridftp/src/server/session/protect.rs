@@ -1,0 +1,241 @@
+//! AUTH, ADAT, PBSZ, PROT, DCAU: who the client is by certificates, and what protects commands and data (RFC 2228, RFC 4217,
+//! GFD.20, section 3; U1).
+//!
+//! By TLS all of the connection is protected. By GSSAPI, once the two ends agree, every command has to come as ENC, MIC or CONF, and is answered as it came. Data connections are
+//! then authenticated (DCAU A) unless the client says otherwise: with the rights that it has lent (delegation), and to the same
+//! subject.
+
+use super::{Session, Step};
+use crate::data::Guard;
+use phoebus_gsi::channel::{DataAuth, Protection};
+use phoebus_gsi::context::Endpoint;
+use phoebus_gsi::control::{Level, Protected, ServerLogin};
+use phoebus_proto::gridftp::command::{self, Dcau};
+use phoebus_proto::gridftp::reply::Reply;
+use std::fmt;
+
+/// What protects the control channel.
+pub(super) enum Security {
+    /// Nothing.
+    Clear,
+    /// They have begun to agree.
+    Agreeing(ServerLogin),
+    /// They have agreed, and the answer that says so is still to go in clear.
+    Agreed(Protected),
+    /// All is protected; the last command was at this level.
+    On(Protected, Level),
+    /// All is protected by the connection itself.
+    Tls,
+}
+
+impl fmt::Debug for Security {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Clear => "clear",
+            Self::Agreeing(_) => "agreeing",
+            Self::Agreed(_) | Self::On(..) | Self::Tls => "protected",
+        })
+    }
+}
+
+/// Who this end is. There is nothing in it to be shown.
+#[derive(Clone)]
+pub(crate) struct Own(pub(crate) Endpoint);
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.credential.certificate().subject())
+    }
+}
+
+impl Session {
+    /// What a line says that came, protected or not.
+    ///
+    /// # Errors
+    /// The answer to one that is not protected as it has to be, or cannot be opened.
+    pub(crate) fn open(&mut self, line: Vec<u8>) -> Result<Vec<u8>, Reply> {
+        let security = std::mem::replace(&mut self.security, Security::Clear);
+        let (mut protected, level) = match security {
+            Security::Agreed(protected) => (protected, Level::Privacy),
+            Security::On(protected, level) => (protected, level),
+            other => {
+                self.security = other;
+                return Ok(line);
+            }
+        };
+        let text = String::from_utf8_lossy(&line);
+        let (verb, token) = text.split_once(' ').unwrap_or((&text, ""));
+        let opened = protected.open_command(verb, token);
+        let (line, level) = match opened {
+            Ok(Some((line, level))) => (Ok(line.into_bytes()), level),
+            Ok(None) => (Err(Reply::new(533, "commands have to be protected from here on: ENC, MIC or CONF")), level),
+            Err(error) => (Err(Reply::new(535, error.to_string())), level),
+        };
+        self.security = Security::On(protected, level);
+        line
+    }
+
+    /// An answer as it is sent.
+    pub(crate) fn seal(&mut self, reply: &Reply) -> Vec<u8> {
+        let plain = reply.encode();
+        let Security::On(protected, level) = &mut self.security else { return plain };
+        match protected.reply(*level, &String::from_utf8_lossy(&plain)) {
+            Ok(line) => [line.as_bytes(), b"\r\n"].concat(),
+            // Whoever cannot be answered under protection is not answered in clear.
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Who the client has proved to be.
+    pub(super) fn identity(&self) -> Option<&str> {
+        match &self.security {
+            Security::Agreed(protected) | Security::On(protected, _) => {
+                protected.context().peer().map(|peer| peer.identity())
+            }
+            _ => None,
+        }
+    }
+
+    /// What clients may ask for.
+    pub(super) fn mechanisms(&self) -> impl Iterator<Item = &'static str> {
+        let tls = self.rules.tls.as_ref().map(|_| "TLS");
+        tls.into_iter().chain(self.rules.gsi.as_ref().map(|_| "GSSAPI"))
+    }
+
+    pub(super) fn auth(&mut self, mechanism: &str, now: i64) -> Step {
+        if self.is_protected() || self.account().is_some() {
+            return Step::say(503, "it is too late for AUTH");
+        }
+        let shown = self.rules.tls.as_ref().map(|shown| shown.control.clone());
+        match (mechanism.to_ascii_uppercase().as_str(), shown) {
+            ("TLS" | "TLS-C", Some(config)) => Step::Secure(Reply::new(234, "TLS begins"), config),
+            ("GSSAPI", _) if self.rules.gsi.is_some() => self.agree("AUTH", mechanism, now),
+            _ => {
+                Step::say(504, format!("AUTH is possible with {}", self.mechanisms().collect::<Vec<_>>().join(" and ")))
+            }
+        }
+    }
+
+    /// TLS has begun.
+    pub(crate) fn secured(&mut self) {
+        self.security = Security::Tls;
+    }
+
+    /// Whether nobody on the way can read what is said.
+    pub(super) fn is_protected(&self) -> bool {
+        matches!(self.security, Security::Agreed(_) | Security::On(..) | Security::Tls)
+    }
+
+    /// AUTH GSSAPI, or ADAT.
+    pub(super) fn agree(&mut self, verb: &str, argument: &str, now: i64) -> Step {
+        let Some(own) = &self.rules.gsi else { return Step::say(502, "not implemented here") };
+        if self.is_protected() || self.account().is_some() {
+            return Step::say(503, "who the client is has been agreed on already");
+        }
+        let mut login = match std::mem::replace(&mut self.security, Security::Clear) {
+            Security::Agreeing(login) => login,
+            _ => ServerLogin::new(&own.0),
+        };
+        let answer = login.command(verb, argument, now);
+        if answer.error.is_some() {
+            self.failures += 1;
+        }
+        let (code, text) = answer.line.split_at_checked(3).unwrap_or(("535", " not agreed"));
+        let reply = Reply::new(code.parse().unwrap_or(535), text.trim_start());
+        self.security = Security::Agreeing(login);
+        if answer.done {
+            let Security::Agreeing(login) = std::mem::replace(&mut self.security, Security::Clear) else {
+                return Step::say(535, "not agreed");
+            };
+            match login.finish() {
+                Ok(protected) => {
+                    self.security = Security::Agreed(protected);
+                    self.data_auth = DataAuth::Own;
+                }
+                Err(error) => return Step::say(535, error.to_string()),
+            }
+        }
+        if self.failures >= self.rules.attempts { Step::Close(reply) } else { Step::Say(reply) }
+    }
+
+    pub(super) fn pbsz(&self, bytes: u64) -> Step {
+        match &self.security {
+            Security::On(..) => Step::say(200, format!("PBSZ={bytes}")),
+            // TLS has blocks of its own (RFC 4217, section 8).
+            Security::Tls => Step::say(200, "PBSZ=0"),
+            _ => Step::say(503, "AUTH has to come first"),
+        }
+    }
+
+    pub(super) fn prot(&mut self, protection: command::Protection) -> Step {
+        if !self.is_protected() {
+            return Step::say(503, "AUTH has to come first");
+        }
+        let tls = matches!(self.security, Security::Tls);
+        let (protection, letter) = match protection {
+            command::Protection::Clear => (Protection::Clear, 'C'),
+            command::Protection::Safe | command::Protection::Confidential if tls => {
+                return Step::say(536, "with TLS there are PROT C and PROT P");
+            }
+            command::Protection::Safe => (Protection::Safe, 'S'),
+            command::Protection::Private => (Protection::Private, 'P'),
+            command::Protection::Confidential => return Step::say(536, "PROT E is not to be had with GSSAPI"),
+        };
+        if self.protection != protection {
+            self.aim_at_nothing();
+        }
+        self.protection = protection;
+        Step::say(200, format!("protection set to {letter}"))
+    }
+
+    pub(super) fn dcau(&mut self, dcau: Dcau) -> Step {
+        let auth = match dcau {
+            Dcau::None => DataAuth::None,
+            Dcau::Own => DataAuth::Own,
+            Dcau::Subject(subject) => DataAuth::Subject(subject),
+        };
+        if self.identity().is_none() && auth != DataAuth::None {
+            return Step::say(503, "AUTH has to come first");
+        }
+        if self.data_auth != auth {
+            self.aim_at_nothing();
+        }
+        self.data_auth = auth;
+        Step::say(200, format!("DCAU {}", self.data_auth.argument()))
+    }
+
+    /// How data connections are authenticated and protected.
+    ///
+    /// # Errors
+    /// The answer, where what the client asked for is not to be had.
+    pub(super) fn guard(&self) -> Result<Option<Guard>, Step> {
+        let protected = match (&self.security, &self.rules.tls) {
+            (Security::On(protected, _), _) => protected,
+            (Security::Tls, Some(shown)) if self.protection == Protection::Private => {
+                return Ok(Some(Guard::TlsServer(shown.data.clone())));
+            }
+            _ => return Ok(None),
+        };
+        let identity = self.identity().unwrap_or_default();
+        let Some(peer) = self.data_auth.expect(identity) else {
+            return match self.protection {
+                Protection::Clear => Ok(None),
+                _ => Err(Step::say(536, "data can be protected only if data connections are authenticated (DCAU)")),
+            };
+        };
+        let Some(own) = &self.rules.gsi else { return Ok(None) };
+        let Some(lent) = protected.context().delegated() else {
+            return Err(Step::say(
+                425,
+                "data connections cannot be authenticated, since the client has lent no rights; DCAU N does without",
+            ));
+        };
+        let endpoint = Endpoint { credential: lent.clone(), ..own.0.clone() };
+        Ok(Some(Guard::Gsi { endpoint, peer, protection: self.protection }))
+    }
+
+    /// Whether the other ends of data connections have to prove who they are.
+    pub(super) fn is_guarded(&self) -> bool {
+        matches!(self.security, Security::On(..)) && self.data_auth != DataAuth::None
+    }
+}

@@ -1,0 +1,211 @@
+//! What a session leaves to whoever has sockets and files, and what that one reports.
+
+use super::Settings;
+use crate::data::Guard;
+use phoebus_files::key::Key;
+use phoebus_files::store::{Attributes, Time};
+use phoebus_files::sum::Algorithm;
+use phoebus_proto::gridftp::command::Secret;
+use phoebus_proto::gridftp::facts::Facts;
+use phoebus_proto::gridftp::marker::Restart;
+use phoebus_proto::gridftp::reply::Reply;
+use std::net::SocketAddr;
+
+/// Who is logged in, and what he may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// As the configuration calls him.
+    pub(crate) name: String,
+    /// Nothing may be changed.
+    pub(crate) read_only: bool,
+    /// Data may go to, and come from, others than the control connection's peer.
+    pub(crate) third_party: bool,
+}
+
+/// Something to be done.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Look whether this is the user's password; or, where the client has proved to be `identity`, whether that one may be he.
+    Login { user: String, password: Secret, identity: Option<String> },
+    /// Listen for data connections, and answer in this form.
+    Listen { answer: Listening, generation: u64, third_party: bool, settings: Settings, guard: Option<Guard> },
+    /// Look whether this is a directory.
+    Enter(Key),
+    /// Look whether this is there.
+    Find(Key),
+    /// Something about one name, answered by itself.
+    File(FileTask),
+    /// Something over the data channel.
+    Transfer(Box<Transfer>),
+}
+
+impl Task {
+    /// Whether it may take long, and can be left amid it.
+    pub(crate) fn is_stoppable(&self) -> bool {
+        matches!(self, Self::Transfer(_) | Self::File(FileTask::Checksum { .. } | FileTask::List { .. }))
+    }
+}
+
+/// How the answer says where is listened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listening {
+    Pasv,
+    Epsv,
+    Spas,
+}
+
+/// Something about names.
+#[derive(Debug)]
+pub(crate) enum FileTask {
+    MakeDir(Key),
+    RemoveDir(Key),
+    Remove(Key),
+    Rename(Key, Key),
+    Size {
+        key: Key,
+        ascii: bool,
+    },
+    Modified(Key),
+    Set {
+        key: Key,
+        attributes: Attributes,
+        said: Said,
+    },
+    Checksum {
+        key: Key,
+        algorithm: Algorithm,
+        offset: u64,
+        length: Option<u64>,
+    },
+    Facts {
+        key: Key,
+        shown: Vec<u8>,
+        facts: FactNames,
+        read_only: bool,
+    },
+    /// A listing on the control channel.
+    List {
+        key: Key,
+        format: Format,
+        code: u16,
+    },
+}
+
+/// With what words a change is confirmed.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// `213 Modify=…; path`.
+    Modify(Time, Vec<u8>),
+    Done,
+}
+
+/// A transfer.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(crate) what: What,
+    pub(crate) aim: Aim,
+    pub(crate) generation: u64,
+    pub(crate) settings: Settings,
+    pub(crate) restart: Option<Restart>,
+    /// How many bytes `ALLO` announced.
+    pub(crate) allocated: Option<u64>,
+    /// Whose account it is, by which what was cut is found again.
+    pub(crate) user: String,
+    pub(crate) third_party: bool,
+    pub(crate) guard: Option<Guard>,
+}
+
+/// What goes over the data channel.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// A file, or an offset and a length of it.
+    Send { key: Key, part: Option<(u64, u64)> },
+    /// A file, as a whole.
+    Receive { key: Key },
+    /// What follows the end of a file.
+    Append { key: Key },
+    /// A part of a file, from an offset on.
+    Adjust { key: Key, offset: u64 },
+    /// The entries of a directory.
+    List { key: Key, format: Format },
+}
+
+/// How entries are listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// For people, as `ls -l` does.
+    Long,
+    /// Names, with this before each.
+    Names(Vec<u8>),
+    /// Facts; `deep` of all that lies below, too.
+    Facts { names: FactNames, read_only: bool, deep: bool },
+}
+
+/// Where data goes to or comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// Nobody has said.
+    None,
+    /// The server connects.
+    Connect(Vec<SocketAddr>),
+    /// The server listens.
+    Listen,
+}
+
+/// Which facts a client wants to see (RFC 3659, section 7.9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FactNames([bool; 5]);
+
+impl FactNames {
+    /// All that there are, as `FEAT` names them.
+    pub(crate) const ALL: [&'static str; 5] = ["Type", "Size", "Modify", "Perm", "UNIX.mode"];
+
+    /// Those of `ALL` that a list such as `type;size;` names.
+    pub(crate) fn parse(list: &str) -> Self {
+        let wanted = |name: &str| list.split(';').any(|one| one.trim().eq_ignore_ascii_case(name));
+        Self(Self::ALL.map(wanted))
+    }
+
+    /// As `OPTS MLST` is answered.
+    pub(crate) fn chosen(self) -> String {
+        let chosen = Self::ALL.iter().zip(self.0).filter(|(_, on)| *on);
+        chosen.map(|(name, _)| format!("{name};")).collect()
+    }
+
+    /// As `FEAT` has them: all, with a star after those that are shown.
+    pub(crate) fn feature(self) -> String {
+        let all = Self::ALL.iter().zip(self.0);
+        all.map(|(name, on)| format!("{name}{};", if on { "*" } else { "" })).collect()
+    }
+
+    /// Leaves of `facts` those that are wanted.
+    pub(crate) fn keep(self, facts: &mut Facts) {
+        let [kind, size, modify, perm, mode] = self.0;
+        facts.kind.take_if(|_| !kind);
+        facts.size.take_if(|_| !size);
+        facts.modify.take_if(|_| !modify);
+        facts.perm.take_if(|_| !perm);
+        facts.mode.take_if(|_| !mode);
+    }
+}
+
+impl Default for FactNames {
+    fn default() -> Self {
+        Self([true; 5])
+    }
+}
+
+/// How a task ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// With this to be said.
+    Answer(Reply),
+    /// With an account, or not.
+    Login(Option<Account>),
+    /// It is a directory.
+    Entered(Key),
+    /// It is there.
+    Exists(Key),
+    /// The server listens.
+    Listening(Listening, SocketAddr),
+}

@@ -1,0 +1,224 @@
+use super::task::{FileTask, What};
+use super::*;
+
+fn session() -> Session {
+    let rules = Rules {
+        greeting: "ready".to_owned(),
+        attempts: 2,
+        streams: 8,
+        drivers: vec!["tcp".to_owned(), "udt".to_owned()],
+        buffer: 1 << 20,
+        gsi: None,
+        tls: None,
+        clear_passwords: true,
+    };
+    let (session, greeting) =
+        Session::new(Arc::new(rules), "192.0.2.1:5".parse().unwrap(), "192.0.2.9:21".parse().unwrap());
+    assert_eq!(greeting.code, 220);
+    session
+}
+
+fn logged_in(read_only: bool) -> Session {
+    let mut session = session();
+    assert_eq!(code(session.line(b"USER jane", 0)), 331);
+    assert!(matches!(session.line(b"PASS x", 0), Step::Do(_)));
+    let account = Account { name: "jane".to_owned(), read_only, third_party: false };
+    assert_eq!(code(session.done(Outcome::Login(Some(account)))), 230);
+    session
+}
+
+fn code(step: Step) -> u16 {
+    match step {
+        Step::Say(reply) | Step::Close(reply) | Step::Secure(reply, _) => reply.code,
+        Step::Do(_) => 0,
+    }
+}
+
+fn transfer(step: Step) -> task::Transfer {
+    let Step::Do(task) = step else { panic!("{step:?}") };
+    let Task::Transfer(transfer) = *task else { panic!("{task:?}") };
+    *transfer
+}
+
+#[test]
+fn every_command_of_the_table_is_carried_out_and_no_other_is() {
+    for entry in table::COMMANDS {
+        // With a parameter that each of them takes, or none.
+        let line = match entry.verb {
+            "SITE" => "SITE HELP".to_owned(),
+            "TYPE" => "TYPE I".to_owned(),
+            "MODE" => "MODE S".to_owned(),
+            "STRU" => "STRU F".to_owned(),
+            "OPTS" => "OPTS UTF8 ON".to_owned(),
+            "PORT" => "PORT 192,0,2,1,4,1".to_owned(),
+            "SPOR" => "SPOR 192,0,2,1,4,1".to_owned(),
+            "EPRT" => "EPRT |1|192.0.2.1|1025|".to_owned(),
+            "MFMT" => "MFMT 20261121200000 a".to_owned(),
+            "CKSM" => "CKSM MD5 0 -1 a".to_owned(),
+            "ERET" => "ERET P 0 5 a".to_owned(),
+            "ESTO" => "ESTO A 0 a".to_owned(),
+            "SBUF" | "ALLO" | "REST" => format!("{} 4096", entry.verb),
+            "LANG" => "LANG EN".to_owned(),
+            "PASV" | "EPSV" | "SPAS" | "QUIT" | "NOOP" | "SYST" | "FEAT" | "HELP" | "STAT" => entry.verb.to_owned(),
+            verb => format!("{verb} a"),
+        };
+        let mut session = logged_in(false);
+        if entry.usage.contains("path") {
+            assert_eq!(code(session.line(b"PORT 192,0,2,1,4,1", 0)), 200);
+        }
+        if entry.verb == "RNTO" {
+            session.done(Outcome::Exists(Key::parse("a").unwrap()));
+        }
+        let step = session.line(line.as_bytes(), 0);
+        let refused = matches!(&step, Step::Say(reply) if matches!(reply.code, 500 | 501 | 502 | 504));
+        assert!(!refused, "{line}: {step:?}");
+        if entry.needs != Needs::Nothing {
+            assert_eq!(code(super::tests::session().line(line.as_bytes(), 0)), 530, "{line}");
+        }
+        if entry.needs == Needs::Writing {
+            assert_eq!(code(logged_in(true).line(line.as_bytes(), 0)), 550, "{line}");
+        }
+    }
+    for line in ["AUTH TLS", "STOU", "DCSC P x", "ADAT x", "MODE", "SITE RDEL a"] {
+        let found = code(logged_in(false).line(line.as_bytes(), 0));
+        assert!(matches!(found, 501 | 502), "{line}: {found}");
+    }
+    assert_eq!(code(logged_in(false).line(b"XYZZY a", 0)), 500);
+}
+
+#[test]
+fn data_goes_to_the_peer_only_unless_the_account_says_so() {
+    for line in
+        ["PORT 192,0,2,2,4,1", "EPRT |1|192.0.2.2|1025|", "SPOR 192,0,2,1,4,1 192,0,2,2,4,1", "PORT 192,0,2,1,0,25"]
+    {
+        let mut session = logged_in(false);
+        assert_eq!(code(session.line(line.as_bytes(), 0)), 504, "{line}");
+        assert_eq!(code(session.line(b"RETR a", 0)), 425, "{line} was refused and is heeded");
+    }
+    let mut session = logged_in(false);
+    if let Login::In(account) = &mut session.login {
+        account.third_party = true;
+    }
+    assert_eq!(code(session.line(b"PORT 192,0,2,2,4,1", 0)), 200);
+    assert_eq!(code(session.line(b"PORT 192,0,2,2,0,25", 0)), 504);
+    assert_eq!(code(session.line(b"PORT 0,0,0,0,4,1", 0)), 501);
+}
+
+#[test]
+fn what_was_set_for_a_transfer_is_for_that_one_only() {
+    let mut session = logged_in(false);
+    for line in ["TYPE I", "PORT 192,0,2,1,4,1", "ALLO 100", "REST 50"] {
+        assert!(matches!(code(session.line(line.as_bytes(), 0)), 200 | 350));
+    }
+    let first = transfer(session.line(b"STOR a", 0));
+    assert_eq!((first.restart, first.allocated), (Some(Restart::At(50)), Some(100)));
+    assert_eq!(code(session.line(b"STOR a", 0)), 425, "a stream needs another connection");
+    session.line(b"PORT 192,0,2,1,4,1", 0);
+    let second = transfer(session.line(b"STOR a", 0));
+    assert_eq!((second.restart, second.allocated), (None, None));
+    assert!(second.generation > first.generation);
+
+    // In extended block mode connections are used again.
+    session.line(b"MODE E", 0);
+    assert_eq!(code(session.line(b"RETR a", 0)), 425);
+    session.line(b"PORT 192,0,2,1,4,1", 0);
+    let (third, fourth) = (transfer(session.line(b"RETR a", 0)), transfer(session.line(b"RETR b", 0)));
+    assert_eq!(third.generation, fourth.generation);
+}
+
+#[test]
+fn paths_are_taken_from_where_the_client_is_and_lead_nowhere_else() {
+    let mut session = logged_in(false);
+    session.done(Outcome::Entered(Key::parse("dir/sub").unwrap()));
+    let key = |session: &mut Session, path: &str| match session.line(format!("DELE {path}").as_bytes(), 0) {
+        Step::Do(task) => match *task {
+            Task::File(FileTask::Remove(key)) => key.to_string(),
+            other => panic!("{other:?}"),
+        },
+        step => code(step).to_string(),
+    };
+    for (path, leads) in [
+        ("f", "dir/sub/f"),
+        ("../f", "dir/f"),
+        ("/f", "f"),
+        ("/~/f", "f"),
+        ("~", ""),
+        ("~f", "dir/sub/~f"),
+        ("../../../f", "553"),
+        ("/../f", "553"),
+    ] {
+        assert_eq!(key(&mut session, path), leads, "{path}");
+    }
+    assert!(matches!(session.line(b"CWD ..", 0), Step::Do(_)));
+}
+
+#[test]
+fn who_fails_to_log_in_too_often_is_sent_away() {
+    let mut session = session();
+    assert_eq!(code(session.line(b"PASS x", 0)), 503);
+    for close in [false, true] {
+        session.line(b"USER jane", 0);
+        let step = session.line(b"PASS hunter2", 0);
+        assert!(!format!("{step:?}").contains("hunter2"));
+        let step = session.done(Outcome::Login(None));
+        assert_eq!(matches!(step, Step::Close(_)), close);
+        assert_eq!(code(step), 530);
+    }
+    assert_eq!(code(session.line(b"CWD a", 0)), 530);
+}
+
+#[test]
+fn features_and_options_say_the_same() {
+    let mut session = logged_in(false);
+    let lines = |step: Step| match step {
+        Step::Say(reply) => reply.text(),
+        step => panic!("{step:?}"),
+    };
+    let features = lines(session.line(b"FEAT", 0));
+    assert!(features.contains("\n MLST Type*;Size*;Modify*;Perm*;UNIX.mode*;\n"), "{features}");
+    assert!(features.contains("\n CKSM CRC32C:10;ADLER32:11;MD5:12;") && features.contains("\n REST STREAM\n"));
+    assert!(!features.contains("DCAU") && !features.contains("AUTH"), "{features}");
+    assert_eq!(lines(session.line(b"OPTS MLST size;Type;none", 0)), "MLST OPTS Type;Size;");
+    assert!(lines(session.line(b"FEAT", 0)).contains("\n MLST Type*;Size*;Modify;Perm;UNIX.mode;\n"));
+    assert_eq!(code(session.line(b"OPTS RETR Parallelism=9,9,9;", 0)), 501);
+    assert_eq!(code(session.line(b"OPTS RETR Parallelism=8,8,8;", 0)), 200);
+    session.line(b"TYPE I", 0);
+    session.line(b"MODE E", 0);
+    session.line(b"PORT 192,0,2,1,4,1", 0);
+    let transfer = transfer(session.line(b"RETR a", 0));
+    assert_eq!((transfer.settings.streams, transfer.settings.mode), (8, Mode::Extended));
+    assert!(matches!(transfer.what, What::Send { part: None, .. }));
+    session.line(b"SPOR 192,0,2,1,4,1 192,0,2,1,4,2", 0);
+    assert_eq!(code(session.line(b"RETR a", 0)), 504, "sixteen connections");
+    let help = lines(session.line(b"SITE HELP", 0));
+    assert!(help.contains("ERET") && help.contains("SITE CHMOD"), "{help}");
+    assert_eq!(lines(session.line(b"HELP retr", 0)), "RETR path");
+    assert_eq!(code(session.line(b"HELP DCSC", 0)), 502);
+}
+
+#[test]
+fn clients_choose_among_the_drivers_that_are_listed() {
+    let mut session = logged_in(false);
+    let said = |step: Step| match step {
+        Step::Say(reply) => (reply.code, reply.text()),
+        step => panic!("{step:?}"),
+    };
+    assert_eq!(code(session.line(b"PORT 192,0,2,1,4,1", 0)), 200);
+    assert_eq!(said(session.line(b"SITE SETNETSTACK udt", 0)).0, 250);
+    assert_eq!(code(session.line(b"RETR a", 0)), 425, "the address was of another transport");
+    session.line(b"PORT 192,0,2,1,4,1", 0);
+    assert_eq!(transfer(session.line(b"RETR a", 0)).settings.transport.as_deref(), Some("udt"));
+    for (stack, says) in [
+        ("quic", "quic driver not whitelisted"),
+        ("tcp:port=1", "driver tcp takes no options"),
+        ("tcp,udt", "driver udt cannot be above another"),
+        ("tcp,gsi", "driver gsi needs"),
+        ("", "drivers was expected"),
+    ] {
+        let (code, text) = said(session.line(format!("SITE SETNETSTACK {stack}").as_bytes(), 0));
+        assert!(matches!(code, 500 | 501) && text.contains(says), "{stack}: {code} {text}");
+    }
+    assert_eq!(session.settings.transport.as_deref(), Some("udt"), "a refusal changes nothing");
+    assert_eq!(said(session.line(b"SITE SETDCSTACK default", 0)).0, 250);
+    assert_eq!(session.settings.transport, None);
+}

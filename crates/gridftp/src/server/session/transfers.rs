@@ -1,0 +1,132 @@
+//! RETR, STOR, APPE, ERET, ESTO, REST, ALLO, LIST, NLST, MLSD, MLSR: what goes over the data channel (RFC 959, 3659, GFD.20).
+
+use super::facts::without_flags;
+use super::task::{Aim, Format, Task, Transfer, What};
+use super::{Session, Step};
+use crate::data::Mode;
+use phoebus_files::key::Key;
+use phoebus_proto::gridftp::command::{Eret, Esto};
+use phoebus_proto::gridftp::marker::Restart;
+
+impl Session {
+    pub(super) fn rest(&mut self, restart: Restart) -> Step {
+        let said = match &restart {
+            Restart::At(at) => format!("the next transfer begins at {at}"),
+            Restart::Without(_) => "the next transfer leaves these ranges out".to_owned(),
+        };
+        self.restart = Some(restart);
+        Step::say(350, said)
+    }
+
+    pub(super) fn allo(&mut self, bytes: u64) -> Step {
+        self.allocated = Some(bytes);
+        Step::say(200, format!("{bytes} bytes are expected"))
+    }
+
+    pub(super) fn retr(&mut self, path: &[u8]) -> Step {
+        self.transfer(path, |key| What::Send { key, part: None })
+    }
+
+    pub(super) fn eret(&mut self, eret: Eret) -> Step {
+        match eret {
+            Eret::Partial(offset, length, path) => {
+                self.transfer(&path, |key| What::Send { key, part: Some((offset, length)) })
+            }
+            Eret::Module(name, ..) => Step::say(504, format!("ERET has no module {name}, only P")),
+        }
+    }
+
+    pub(super) fn stor(&mut self, path: &[u8]) -> Step {
+        self.transfer(path, |key| What::Receive { key })
+    }
+
+    pub(super) fn appe(&mut self, path: &[u8]) -> Step {
+        if self.settings.mode == Mode::Extended {
+            return Step::say(504, "APPE is for MODE S; in MODE E, ESTO A says where bytes belong");
+        }
+        self.transfer(path, |key| What::Append { key })
+    }
+
+    pub(super) fn esto(&mut self, esto: Esto) -> Step {
+        match esto {
+            Esto::Adjusted(offset, path) => self.transfer(&path, |key| What::Adjust { key, offset }),
+            Esto::Module(name, ..) => Step::say(504, format!("ESTO has no module {name}, only A")),
+        }
+    }
+
+    pub(super) fn list(&mut self, path: Option<&[u8]>) -> Step {
+        self.listing(path, |_| Format::Long)
+    }
+
+    pub(super) fn nlst(&mut self, path: Option<&[u8]>) -> Step {
+        // Names are listed as they can be asked for.
+        let before = match path.map(without_flags) {
+            None | Some(b"." | b"./") => Vec::new(),
+            Some(path) if path.ends_with(b"/") => path.to_vec(),
+            Some(path) => [path, b"/"].concat(),
+        };
+        self.listing(path, |_| Format::Names(before))
+    }
+
+    pub(super) fn mlsd(&mut self, path: Option<&[u8]>) -> Step {
+        self.listing(path, |session| session.facts_format(false))
+    }
+
+    pub(super) fn mlsr(&mut self, path: Option<&[u8]>) -> Step {
+        self.listing(path, |session| session.facts_format(true))
+    }
+
+    fn listing(&mut self, path: Option<&[u8]>, format: impl FnOnce(&Self) -> Format) -> Step {
+        let format = format(self);
+        let path = match format {
+            Format::Facts { .. } => path.unwrap_or(b"."),
+            _ => path.map_or(&b"."[..], without_flags),
+        };
+        self.transfer(path, |key| What::List { key, format })
+    }
+
+    fn transfer(&mut self, path: &[u8], what: impl FnOnce(Key) -> What) -> Step {
+        // Whatever comes of it, they were for this transfer.
+        let (restart, allocated) = (self.restart.take(), self.allocated.take());
+        let what = match self.key(path) {
+            Ok(key) => what(key),
+            Err(refusal) => return refusal,
+        };
+        let listing = matches!(what, What::List { .. });
+        let settings = self.settings.clone();
+        if settings.mode == Mode::Extended && settings.ascii && !listing {
+            return Step::say(504, "files go as TYPE I in MODE E");
+        }
+        if settings.ascii && !listing && restart.as_ref().is_some_and(|restart| *restart != Restart::At(0)) {
+            return Step::say(504, "transfers begin amid a file as TYPE I only");
+        }
+        if self.aim == Aim::None {
+            return Step::say(425, "PASV, EPSV, PORT or EPRT has to come first");
+        }
+        if let (Aim::Connect(to), Mode::Extended) = (&self.aim, settings.mode)
+            && to.len() > (self.rules.streams / settings.streams.max(1)) as usize
+        {
+            return Step::say(504, format!("data goes over at most {} connections here", self.rules.streams));
+        }
+        let guard = match self.guard() {
+            Ok(guard) => guard,
+            Err(refusal) => return refusal,
+        };
+        let transfer = Transfer {
+            what,
+            aim: self.aim.clone(),
+            generation: self.generation,
+            settings,
+            restart,
+            allocated,
+            user: self.account().map(|account| account.name.clone()).unwrap_or_default(),
+            third_party: self.third_party(),
+            guard,
+        };
+        if self.settings.mode == Mode::Stream {
+            // A stream ends with its connection, and each transfer has to say where the next one is.
+            self.aim_at_nothing();
+        }
+        Step::task(Task::Transfer(Box::new(transfer)))
+    }
+}

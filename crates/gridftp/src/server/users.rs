@@ -1,0 +1,186 @@
+//! Who may log in, by passwords, which are kept as PBKDF2 (RFC 8018) of themselves, or by certificates; and what each user may.
+
+use super::config::{Config, ConfigError, is_anonymous};
+use super::session::task::Account;
+use phoebus_files::Links;
+use phoebus_files::local::Local;
+use phoebus_files::store::Store;
+use phoebus_gsi::gridmap::GridMap;
+use ring::pbkdf2;
+use ring::rand::{SecureRandom, SystemRandom};
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How often the hash is repeated: what OWASP advises (2023) for PBKDF2 with HMAC-SHA-256.
+const ROUNDS: u32 = 600_000;
+
+/// The most rounds that are believed to be meant: some seconds of a processor.
+const MAX_ROUNDS: u32 = 50_000_000;
+
+const NAME: &str = "pbkdf2-sha256";
+
+/// What GCT's clients say instead of a name.
+const DEFAULT_USER: &str = ":globus-mapping:";
+
+/// A user, and where his files are.
+#[derive(Debug, Clone)]
+pub(super) struct Served {
+    pub(super) account: Account,
+    pub(super) store: Arc<dyn Store>,
+}
+
+/// All who may log in.
+#[derive(Debug)]
+pub(super) struct Users {
+    anonymous: Option<Served>,
+    named: HashMap<String, (Option<Hashed>, Served)>,
+    /// Which of them each subject of a certificate is.
+    gridmap: GridMap,
+    /// What the passwords of those are compared with whom nobody knows, so that they take as long.
+    nobody: Hashed,
+}
+
+/// A password, as it is kept.
+#[derive(Clone, PartialEq, Eq)]
+struct Hashed {
+    rounds: NonZeroU32,
+    salt: Vec<u8>,
+    hash: Vec<u8>,
+}
+
+impl std::fmt::Debug for Hashed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(hashed)")
+    }
+}
+
+impl Users {
+    /// Those of a configuration, whose directories are opened.
+    pub(super) fn new(config: &Config) -> Result<Self, ConfigError> {
+        let anonymous = match &config.anonymous {
+            Some(all) => {
+                let (read_only, third_party) = (all.read_only, all.third_party);
+                let account = Account { name: "anonymous".to_owned(), read_only, third_party };
+                Some(Served { account, store: store("anonymous", &all.root)? })
+            }
+            None => None,
+        };
+        let mut named = HashMap::new();
+        for user in &config.users {
+            let hashed = match &user.password {
+                Some(password) => Some(Hashed::parse(password).ok_or_else(|| {
+                    ConfigError::Value(format!(
+                        "user \"{}\": password: a line that phoebus serve --hash-password has printed was expected",
+                        user.name
+                    ))
+                })?),
+                None => None,
+            };
+            let (read_only, third_party) = (user.read_only, user.third_party);
+            let account = Account { name: user.name.clone(), read_only, third_party };
+            let served = Served { account, store: store(&user.name, &user.root)? };
+            named.insert(user.name.clone(), (hashed, served));
+        }
+        let gridmap = match &config.gsi {
+            Some(gsi) => phoebus_gsi::files::gridmap(&gsi.gridmap)
+                .map_err(|error| ConfigError::Value(format!("gsi.gridmap: {error}")))?,
+            None => GridMap::default(),
+        };
+        let rounds = named.values().filter_map(|(hashed, _): &(Option<Hashed>, _)| Some(hashed.as_ref()?.rounds)).max();
+        let nobody = Hashed {
+            rounds: rounds.unwrap_or(NonZeroU32::MIN),
+            salt: vec![0; 16],
+            // No password hashes to nothing.
+            hash: vec![0; 32],
+        };
+        Ok(Self { anonymous, named, gridmap, nobody })
+    }
+
+    /// Who `user` is, if this is his password. Takes a while, on purpose.
+    pub(super) fn login(&self, user: &str, password: &[u8]) -> Option<Served> {
+        if is_anonymous(user) {
+            return self.anonymous.clone();
+        }
+        let (hashed, served) = match self.named.get(user) {
+            Some((Some(hashed), served)) => (hashed, Some(served)),
+            _ => (&self.nobody, None),
+        };
+        if hashed.is_of(password) { served.cloned() } else { None }
+    }
+}
+
+impl Users {
+    /// Who `user` is, if a certificate of `subject` may be he; whom the grid-mapfile names first, if none is asked for.
+    pub(super) fn mapped(&self, user: &str, subject: &str) -> Option<Served> {
+        let user = match user {
+            DEFAULT_USER => self.gridmap.default_user(subject)?,
+            user => Some(user).filter(|user| self.gridmap.allows(subject, user))?,
+        };
+        self.named.get(user).map(|(_, served)| served.clone())
+    }
+}
+
+fn store(user: &str, root: &Path) -> Result<Arc<dyn Store>, ConfigError> {
+    let opened = Local::new(root, Links::Beneath);
+    let opened = opened.map_err(|error| ConfigError::Value(format!("the root of {user}: {error}")))?;
+    // Clients see no more of where it is than they can reach.
+    Ok(Arc::new(opened.called("")))
+}
+
+/// `password` as a configuration has it.
+///
+/// # Errors
+/// The system has no randomness.
+pub fn hash_password(password: &[u8]) -> Result<String, ring::error::Unspecified> {
+    let mut salt = [0; 16];
+    SystemRandom::new().fill(&mut salt)?;
+    let mut hash = [0; 32];
+    let rounds = NonZeroU32::new(ROUNDS).unwrap_or(NonZeroU32::MIN);
+    pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, rounds, &salt, password, &mut hash);
+    Ok(format!("{NAME}:{ROUNDS}:{}:{}", hex(&salt), hex(&hash)))
+}
+
+impl Hashed {
+    fn parse(text: &str) -> Option<Self> {
+        let [name, rounds, salt, hash] = text.trim().split(':').collect::<Vec<_>>()[..] else { return None };
+        let rounds: NonZeroU32 = rounds.parse().ok()?;
+        let (salt, hash) = (unhex(salt)?, unhex(hash)?);
+        let sound = name == NAME && rounds.get() <= MAX_ROUNDS && salt.len() >= 8 && hash.len() == 32;
+        sound.then_some(Self { rounds, salt, hash })
+    }
+
+    fn is_of(&self, password: &[u8]) -> bool {
+        pbkdf2::verify(pbkdf2::PBKDF2_HMAC_SHA256, self.rounds, &self.salt, password, &self.hash).is_ok()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.len().is_multiple_of(2) && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let pairs = (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).ok());
+    if digits { pairs.collect() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_password_is_taken() {
+        // Of Python's hashlib.pbkdf2_hmac("sha256", b"secret", bytes(range(16)), 1000).
+        let kept = "pbkdf2-sha256:1000:000102030405060708090a0b0c0d0e0f:\
+                    4efb2bbb6d2eb58ea8deaed54417ae2fd87fd50a8a8568709363da60d4560606";
+        let hashed = Hashed::parse(kept).unwrap();
+        assert!(hashed.is_of(b"secret") && !hashed.is_of(b"other") && !format!("{hashed:?}").contains("4efb"));
+        let own = Hashed::parse(&hash_password(b"secret").unwrap()).unwrap();
+        assert!(own.is_of(b"secret") && !own.is_of(b"Secret") && !own.is_of(b""));
+        for text in ["", "secret", "md5:1:00:00", "pbkdf2-sha256:0:0011223344556677:00", &kept[..60]] {
+            assert!(Hashed::parse(text).is_none(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What sessions leave to be done: logging in, listening, names and listings. Transfers are in `moving`.
+
+use super::answer::Failure;
+use super::moving::{facts_line, lines};
+use super::serve::Shared;
+use super::session::names::doubled;
+use super::session::task::{FileTask, Format, Listening, Outcome, Said, Task};
+use super::users::Served;
+use crate::data::Channel;
+use phoebus_files::key::Key;
+use phoebus_files::range::{Extent, Ranges};
+use phoebus_files::store::{Kind, Store};
+use phoebus_files::{Error, Sort};
+use phoebus_proto::gridftp::marker::{Perf, print_ranges};
+use phoebus_proto::gridftp::reply::Reply;
+use phoebus_proto::gridftp::time::Stamp;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// The most bytes of a listing on the control channel: clients have limits for answers, too.
+const MAX_LISTED: usize = 32 << 20;
+
+/// What works for one session.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) server: Arc<Shared>,
+    /// Both ends of the control connection.
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    /// Who is logged in.
+    pub(super) served: Option<Served>,
+    /// The data channel that is open, and of which generation of the session's address it is.
+    pub(super) channel: Option<(u64, Channel)>,
+}
+
+/// What a task in progress can say and hear.
+#[derive(Debug)]
+pub(super) struct Tell {
+    pub(super) replies: mpsc::Sender<Reply>,
+    pub(super) asks: mpsc::Sender<oneshot::Sender<bool>>,
+    pub(super) stop: watch::Receiver<bool>,
+}
+
+impl Tell {
+    /// Says `reply` before the one that ends the task.
+    pub(super) async fn say(&self, reply: Reply) {
+        // Whoever has gone does not want to know.
+        let _ = self.replies.send(reply).await;
+    }
+
+    /// Returns when the client wants no more of it, or has gone.
+    pub(super) async fn stopped(&self) {
+        let mut stop = self.stop.clone();
+        if stop.wait_for(|stop| *stop).await.is_err() {
+            // Whoever could stop it is gone, and drops it.
+            std::future::pending().await
+        }
+    }
+
+    /// Whether the control connection has not ended, as far as is known now.
+    pub(super) async fn is_client_there(&self) -> bool {
+        let (answer, answered) = oneshot::channel();
+        self.asks.send(answer).await.is_ok() && answered.await.unwrap_or(false)
+    }
+}
+
+impl Worker {
+    /// Carries out `task`.
+    pub(super) async fn perform(&mut self, task: Task, tell: &Tell) -> Outcome {
+        let stoppable = task.is_stoppable();
+        let done = match task {
+            Task::Login { user, password, identity } => {
+                let server = self.server.clone();
+                let served = tokio::task::spawn_blocking(move || match identity {
+                    Some(identity) => server.users.mapped(&user, &identity),
+                    None => server.users.login(&user, &password.0),
+                })
+                .await;
+                self.served = served.ok().flatten();
+                self.channel = None;
+                return Outcome::Login(self.served.as_ref().map(|served| served.account.clone()));
+            }
+            Task::Transfer(transfer) => return Outcome::Answer(self.transfer(*transfer, tell).await),
+            Task::Listen { answer, generation, third_party, settings, guard } => {
+                self.listen(answer, generation, self.data_settings(&settings, third_party, guard))
+            }
+            Task::Enter(key) => self.enter(key).await,
+            Task::Find(key) => self.find(key).await,
+            Task::File(task) => tokio::select! {
+                done = self.file(task) => done.map(Outcome::Answer),
+                () = tell.stopped(), if stoppable => Err(Failure::Stopped),
+            },
+        };
+        done.unwrap_or_else(|failure| Outcome::Answer(failure.reply()))
+    }
+
+    pub(super) fn store(&self) -> Result<Arc<dyn Store>, Failure> {
+        let served = self.served.as_ref().map(|served| served.store.clone());
+        served.ok_or_else(|| Failure::say(530, "log in first"))
+    }
+
+    fn listen(
+        &mut self,
+        answer: Listening,
+        generation: u64,
+        settings: crate::data::Settings,
+    ) -> Result<Outcome, Failure> {
+        // The one before gives its port back first.
+        self.channel = None;
+        let channel = Channel::listening(self.local.ip(), settings)?;
+        let lost = || Failure::say(425, "no address is listened on");
+        let mut addr = channel.local_addr().ok_or_else(lost)?;
+        if let Some(public) = self.server.config.data.public.filter(|public| public.is_ipv4() == addr.is_ipv4()) {
+            addr.set_ip(public);
+        }
+        self.channel = Some((generation, channel));
+        Ok(Outcome::Listening(answer, addr))
+    }
+
+    async fn enter(&self, key: Key) -> Result<Outcome, Failure> {
+        let meta = self.store()?.stat(&key).await?;
+        if meta.kind != Kind::Dir {
+            return Err(kind(&key, meta.kind, "a directory"));
+        }
+        Ok(Outcome::Entered(key))
+    }
+
+    async fn find(&self, key: Key) -> Result<Outcome, Failure> {
+        match self.store()?.stat(&key).await {
+            Ok(_) => Ok(Outcome::Exists(key)),
+            // A link that leads nowhere has a name all the same.
+            Err(error) if error.sort() != Sort::NotFound => Ok(Outcome::Exists(key)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn file(&self, task: FileTask) -> Result<Reply, Failure> {
+        let store = self.store()?;
+        let done = |text: &str| Reply::new(250, text);
+        Ok(match task {
+            FileTask::MakeDir(key) => {
+                store.make_dir(&key).await?;
+                let name = doubled(&[b"/", key.as_bytes()].concat());
+                Reply::new(257, [b"\"", &name[..], b"\" is made"].concat())
+            }
+            FileTask::RemoveDir(key) => {
+                store.remove_dir(&key).await?;
+                done("the directory is removed")
+            }
+            FileTask::Remove(key) => {
+                store.remove(&key).await?;
+                done("removed")
+            }
+            FileTask::Rename(from, to) => {
+                store.rename(&from, &to, true).await?;
+                done("renamed")
+            }
+            FileTask::Size { key, ascii } => {
+                let meta = store.stat(&key).await?;
+                match meta.size {
+                    Some(_) if ascii => Reply::new(550, "the size is known for TYPE I only"),
+                    Some(size) => Reply::new(213, size.to_string()),
+                    None => return Err(kind(&key, meta.kind, "a file")),
+                }
+            }
+            FileTask::Modified(key) => match store.stat(&key).await?.modified {
+                Some(time) => Reply::new(213, Stamp { seconds: time.seconds, nanos: 0 }.to_string()),
+                None => Reply::new(550, "it is not known when it was modified"),
+            },
+            FileTask::Set { key, attributes, said } => {
+                store.set(&key, attributes).await?;
+                match said {
+                    Said::Modify(time, path) => {
+                        let stamp = Stamp { seconds: time.seconds, nanos: time.nanos };
+                        Reply::new(213, [format!("Modify={stamp}; ").as_bytes(), &path].concat())
+                    }
+                    Said::Done => done("set"),
+                }
+            }
+            FileTask::Checksum { key, algorithm, offset, length } => {
+                let object = store.open(&key).await?;
+                let Some(size) = object.meta().size else { return Err(kind(&key, object.meta().kind, "a file")) };
+                let rest = size.checked_sub(offset).filter(|rest| length.is_none_or(|length| length <= *rest));
+                let extent = rest.and_then(|rest| Extent::new(offset, length.unwrap_or(rest)));
+                let extent = extent.ok_or_else(|| Failure::say(554, format!("there are only {size} bytes")))?;
+                Reply::new(213, object.checksum(algorithm, extent).await?.to_string())
+            }
+            FileTask::Facts { key, shown, facts, read_only } => {
+                let meta = store.stat(&key).await?;
+                let line = facts_line(&shown, &meta, facts, read_only);
+                let line = line.ok_or_else(|| Failure::say(553, "its name cannot be listed"))?;
+                Reply::of_lines(250, [b"Listing:".to_vec(), [b" ", &line[..]].concat(), b"End".to_vec()])
+            }
+            FileTask::List { key, format, code } => listing(store, key, format, code).await?,
+        })
+    }
+}
+
+/// A listing as an answer.
+async fn listing(store: Arc<dyn Store>, key: Key, format: Format, code: u16) -> Result<Reply, Failure> {
+    let mut listed = lines(store, key, format).await?;
+    let mut all = vec![b"Listing:".to_vec()];
+    let mut bytes = 0;
+    while let Some(lines) = listed.more().await? {
+        for line in lines {
+            bytes += line.len() + 3;
+            if bytes > MAX_LISTED {
+                return Err(Failure::say(
+                    552,
+                    "the listing is too long for the control channel; MLSD and LIST have no limit",
+                ));
+            }
+            all.push([b" ", &line[..]].concat());
+        }
+    }
+    all.push(b"End".to_vec());
+    Ok(Reply::of_lines(code, all))
+}
+
+fn kind(key: &Key, is: Kind, expected: &'static str) -> Failure {
+    Error::Kind { name: format!("/{key}"), is: is.described(), expected }.into()
+}
+
+/// A performance marker: of one stripe, since a server is one.
+pub(super) fn perf(bytes: u64) -> Reply {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let tenths = u64::try_from(now.as_millis() / 100).unwrap_or(u64::MAX);
+    Reply::of_lines(112, Perf { tenths, stripe: 0, bytes, stripes: 1 }.lines())
+}
+
+/// A range marker.
+pub(super) fn ranges(ranges: &Ranges) -> Reply {
+    Reply::new(111, print_ranges(ranges))
+}

@@ -1,0 +1,147 @@
+//! TLS on a connection that has begun without it (RFC 4217, RFC 8446): control and data channels of FTPS.
+//!
+//! The end of what the other side sends is its close_notify. A connection that ends without one was cut, by whomever.
+
+use phoebus_net::Stream;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How much is encrypted at once: some records, so that one write carries them.
+const BATCH: usize = 64 << 10;
+
+/// One end of TLS.
+#[derive(Debug)]
+pub(crate) struct Tls(Box<Connection>);
+
+/// A stream as rustls takes it.
+struct Wire<'a>(&'a Stream);
+
+impl Read for Wire<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(room)
+    }
+}
+
+impl Write for Wire<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes, false)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Tls {
+    /// Agrees with the other end of `stream` as the server.
+    pub(crate) async fn accept(config: Arc<ServerConfig>, stream: &Stream, patience: Duration) -> io::Result<Self> {
+        let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+        Self(Box::new(connection.into())).agreed(stream, patience).await
+    }
+
+    /// The same as the client of one who has to be `name`.
+    pub(crate) async fn connect(
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        stream: &Stream,
+        patience: Duration,
+    ) -> io::Result<Self> {
+        let connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        Self(Box::new(connection.into())).agreed(stream, patience).await
+    }
+
+    async fn agreed(mut self, stream: &Stream, patience: Duration) -> io::Result<Self> {
+        let agree = async {
+            while self.0.is_handshaking() {
+                self.flush(stream).await?;
+                if self.0.is_handshaking() && self.more(stream).await? == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            self.flush(stream).await
+        };
+        timeout(patience, agree).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        Ok(self)
+    }
+
+    /// Reads what the other end has sent; 0 when it has said that this is the end. Cancel safe.
+    pub(crate) async fn read(&mut self, stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.reader().read(room) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.more(stream).await?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The same without waiting.
+    pub(crate) fn try_read(&mut self, stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.reader().read(room) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.take(stream)?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Writes all of `bytes`, unless the other end takes nothing for as long as `stall`.
+    pub(crate) async fn write(&mut self, stream: &Stream, bytes: &[u8], stall: Duration) -> io::Result<()> {
+        for batch in bytes.chunks(BATCH) {
+            let mut left = batch;
+            while !left.is_empty() {
+                let n = self.0.writer().write(left)?;
+                left = &left[n..];
+                timeout(stall, self.flush(stream)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that nothing more comes from this end.
+    pub(crate) async fn close(&mut self, stream: &Stream, stall: Duration) -> io::Result<()> {
+        self.0.send_close_notify();
+        timeout(stall, self.flush(stream)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
+    async fn flush(&mut self, stream: &Stream) -> io::Result<()> {
+        while self.0.wants_write() {
+            match self.0.write_tls(&mut Wire(stream)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.writable().await?,
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes records that are there, or waits for them; 0 at the end of the connection.
+    async fn more(&mut self, stream: &Stream) -> io::Result<usize> {
+        loop {
+            match self.take(stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
+                other => return other,
+            }
+        }
+    }
+
+    fn take(&mut self, stream: &Stream) -> io::Result<usize> {
+        let len = self.0.read_tls(&mut Wire(stream))?;
+        if let Err(error) = self.0.process_new_packets() {
+            // What tells the other end of it; it may not arrive.
+            let _ = self.0.write_tls(&mut Wire(stream));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+        }
+        // What TLS itself answers, as that it does not begin again, is not to wait until something is said.
+        // Where it cannot go now it goes with what is, and there may be something to read where nothing can be written.
+        while self.0.wants_write() && self.0.write_tls(&mut Wire(stream)).is_ok_and(|n| n > 0) {}
+        Ok(len)
+    }
+}

@@ -1,0 +1,149 @@
+//! What goes where: sources and a destination, as they were written, become keys of stores.
+//!
+//! The rule is rsync's, since it does not depend on what is there already, so that the same command means the same when it is
+//! run again: a directory becomes DEST/NAME, and with a slash at its end DEST itself. A file becomes DEST, unless that is a
+//! directory, is to be one, or there are several: then DEST/NAME.
+
+use crate::exit::{self, Exit};
+use crate::place::{Place, Stores, Url};
+use anyhow::Result;
+use phoebus_files::key::Key;
+use phoebus_files::store::{Kind, Store};
+use phoebus_files::{Error, Sort};
+use std::sync::Arc;
+
+/// What was asked for.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    /// What is copied to [`Self::dest`].
+    pub(super) sources: Vec<Url>,
+    /// Where to.
+    pub(super) dest: Option<Url>,
+    /// What is copied to a place of its own.
+    pub(super) pairs: Vec<(Url, Url)>,
+}
+
+/// What is copied between the same two stores.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// Where it comes from.
+    pub(super) source: Arc<dyn Store>,
+    /// Where it goes.
+    pub(super) dest: Arc<dyn Store>,
+    /// Each source with its destination.
+    pub(super) items: Vec<(Key, Key)>,
+}
+
+/// Something that cannot be copied, by name.
+pub(super) type Failure = (String, Error);
+
+/// Finds out what goes where. What one source lacks is told beside what can be copied.
+///
+/// # Errors
+/// The whole makes no sense, or the destination cannot be looked at.
+pub(super) async fn plan(
+    wanted: &Wanted,
+    stores: &mut Stores,
+    recursive: bool,
+    parents: bool,
+    dry_run: bool,
+) -> Result<(Vec<Group>, Vec<Failure>)> {
+    let mut plan = Plan { groups: Vec::new(), failures: Vec::new(), recursive };
+    if let Some(dest) = &wanted.dest {
+        let dest = stores.find(dest).await?;
+        let there = dest.meta().await.map_err(exit::of_files)?.map(|meta| meta.kind);
+        let several = wanted.sources.len() > 1 || dest.inside;
+        for source in &wanted.sources {
+            let source = stores.find(source).await?;
+            plan.add(&source, &dest, several, there == Some(Kind::Dir)).await;
+        }
+        let needed = plan.needs(&dest.key);
+        if needed && there.is_none() && !parents && !dry_run && plan.has_items() {
+            dest.store.make_dir(&dest.key).await.map_err(|error| without_parent(&dest, error))?;
+        }
+    }
+    for (source, dest) in &wanted.pairs {
+        let (source, dest) = (stores.find(source).await?, stores.find(dest).await?);
+        let there = dest.is_dir().await.map_err(exit::of_files)?;
+        plan.add(&source, &dest, dest.inside, there).await;
+    }
+    Ok((plan.groups, plan.failures))
+}
+
+struct Plan {
+    groups: Vec<Group>,
+    failures: Vec<Failure>,
+    recursive: bool,
+}
+
+impl Plan {
+    /// Adds all that `source` stands for. `several`: more than one thing goes to `dest`, or it was written as a directory;
+    /// `is_dir`: it is one.
+    async fn add(&mut self, source: &Place, dest: &Place, several: bool, is_dir: bool) {
+        let keys = match source.all().await {
+            Ok(keys) => keys,
+            Err(error) => return self.failures.push((source.name(), error)),
+        };
+        // What looks like a pattern may be a name.
+        let several = several || keys != [source.key.clone()];
+        for key in keys {
+            // What is in a directory goes to the destination itself.
+            let contents = source.inside && self.recursive;
+            let named = several || is_dir || is_a_dir(source, &key).await;
+            let to = match (contents, named) {
+                (true, _) | (false, false) => Ok(dest.key.clone()),
+                (false, true) => dest.key.join(key.name()),
+            };
+            let added = match to {
+                Err(error) => Err(Error::Store { name: source.name(), reason: error.to_string(), sort: Sort::Request }),
+                Ok(to) => self.item(source, dest, key.clone(), to),
+            };
+            if let Err(error) = added {
+                self.failures.push((crate::place::shown(&*source.store, &key), error));
+            }
+        }
+    }
+
+    fn item(&mut self, source: &Place, dest: &Place, from: Key, to: Key) -> Result<(), Error> {
+        let same = Arc::ptr_eq(&source.store, &dest.store);
+        if same && from != to && to.below(&from).is_some_and(|below| !below.is_root()) && self.recursive {
+            let reason = format!("it cannot be copied into itself, as {}", crate::place::shown(&*dest.store, &to));
+            let name = crate::place::shown(&*source.store, &from);
+            return Err(Error::Store { name, reason, sort: Sort::Request });
+        }
+        let alike =
+            |group: &&mut Group| Arc::ptr_eq(&group.source, &source.store) && Arc::ptr_eq(&group.dest, &dest.store);
+        match self.groups.iter_mut().find(alike) {
+            Some(group) => group.items.push((from, to)),
+            None => self.groups.push(Group {
+                source: source.store.clone(),
+                dest: dest.store.clone(),
+                items: vec![(from, to)],
+            }),
+        }
+        Ok(())
+    }
+
+    /// Whether anything goes below `dir`.
+    fn needs(&self, dir: &Key) -> bool {
+        self.groups.iter().flat_map(|group| &group.items).any(|(_, to)| to != dir)
+    }
+
+    fn has_items(&self) -> bool {
+        !self.groups.is_empty()
+    }
+}
+
+/// Whether `key` is a directory; what cannot be looked at fails later, with its reason.
+async fn is_a_dir(source: &Place, key: &Key) -> bool {
+    source.store.stat(key).await.is_ok_and(|meta| meta.kind == Kind::Dir)
+}
+
+fn without_parent(dest: &Place, error: Error) -> anyhow::Error {
+    match error {
+        Error::NotFound { .. } => {
+            Exit::with(exit::ABSENT, format!("the directory above {} does not exist (--parents makes it)", dest.name()))
+        }
+        error => exit::of_files(error),
+    }
+}

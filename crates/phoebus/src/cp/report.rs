@@ -1,0 +1,173 @@
+//! What came of a copy: a sentence, a line of JSON, an exit code.
+
+use super::items::Group;
+use super::watch::human;
+use crate::exit;
+use crate::place::shown;
+use phoebus_files::job::Report;
+use phoebus_files::{Error, Sort};
+use serde_json::json;
+use std::fmt;
+use std::time::Instant;
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    begun: Instant,
+    dry_run: bool,
+    report: Report,
+    /// What failed, by name.
+    failures: Vec<(String, Sort, String)>,
+}
+
+impl Outcome {
+    /// Nothing yet.
+    pub(super) fn begin(dry_run: bool) -> Self {
+        Self { begun: Instant::now(), dry_run, report: Report::default(), failures: Vec::new() }
+    }
+
+    /// Adds what a job reports.
+    pub(super) fn add(&mut self, group: &Group, report: Report) {
+        let all = &mut self.report;
+        all.carried += report.carried;
+        all.bytes += report.bytes;
+        all.moved += report.moved;
+        all.skipped += report.skipped;
+        all.left += report.left;
+        all.dirs += report.dirs;
+        all.failed += report.failed;
+        all.stopped |= report.stopped;
+        let failures = report.failures.into_iter();
+        self.failures.extend(failures.map(|(key, error)| (shown(&*group.dest, &key), error.sort(), error.to_string())));
+    }
+
+    /// Adds a file that was carried as a stream.
+    pub(super) fn carried(&mut self, bytes: u64) {
+        self.report.carried += 1;
+        self.report.bytes += bytes;
+        self.report.moved += bytes;
+    }
+
+    /// Adds a failure.
+    pub(super) fn fail(&mut self, name: String, error: &Error) {
+        self.report.failed += 1;
+        self.failures.push((name, error.sort(), error.to_string()));
+    }
+
+    /// The exit code; `nothing_fails` if it is an error that there was nothing to do.
+    pub(super) fn code(&self, nothing_fails: bool) -> u8 {
+        let report = &self.report;
+        if report.is_complete() {
+            return if self.is_nothing() && nothing_fails { exit::NOTHING } else { 0 };
+        }
+        let codes: Vec<u8> = self.failures.iter().map(|(_, sort, _)| exit::code_of_sort(*sort)).collect();
+        // What is worse than a part that is missing is said whatever else failed.
+        if let Some(code) = [exit::DAMAGED, exit::NO_SPACE].into_iter().find(|code| codes.contains(code)) {
+            return code;
+        }
+        match codes.first() {
+            _ if report.carried + report.skipped > 0 => exit::PARTIAL,
+            Some(first) if report.left == 0 && codes.iter().all(|code| code == first) => *first,
+            None => exit::PARTIAL,
+            Some(_) => exit::FAILED,
+        }
+    }
+
+    /// The report as JSON.
+    pub(super) fn json(&self, code: u8) -> serde_json::Value {
+        let report = &self.report;
+        let failures = self.failures.iter().map(|(name, sort, error)| {
+            let sort = format!("{sort:?}").to_lowercase();
+            json!({ "name": name, "sort": sort, "error": exit::without_numbers(error) })
+        });
+        json!({
+            "event": "report",
+            "seconds": self.begun.elapsed().as_secs_f64(),
+            "dry_run": self.dry_run,
+            "complete": report.is_complete(),
+            "nothing_to_do": report.is_complete() && self.is_nothing(),
+            "files": report.carried,
+            "bytes": report.bytes,
+            "bytes_moved": report.moved,
+            "skipped": report.skipped,
+            "left": report.left,
+            "directories": report.dirs,
+            "failed": report.failed,
+            "stopped": report.stopped,
+            "failures": failures.collect::<Vec<_>>(),
+            "exit_code": code,
+        })
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.report.carried == 0
+    }
+}
+
+/// One sentence or two.
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (report, elapsed) = (&self.report, self.begun.elapsed());
+        if report.is_complete() && self.is_nothing() {
+            let are = if report.skipped == 1 { "is" } else { "are" };
+            return write!(f, "nothing to do: {} {are} there", files(report.skipped));
+        }
+        let bytes = human::bytes(report.bytes);
+        if self.dry_run {
+            write!(f, "{} would be copied ({bytes})", files(report.carried))?;
+        } else {
+            write!(f, "{} copied, {bytes}", files(report.carried))?;
+            if report.moved < report.bytes {
+                write!(f, " ({} of it by an earlier run)", human::bytes(report.bytes - report.moved))?;
+            }
+            let rate = report.moved as f64 / elapsed.as_secs_f64().max(1e-3);
+            write!(f, ", in {:.1} s, {}", elapsed.as_secs_f64(), human::rate(rate))?;
+        }
+        for (count, what) in [(report.skipped, "there already"), (report.left, "left out"), (report.failed, "failed")] {
+            if count > 0 {
+                write!(f, "; {count} {what}")?;
+            }
+        }
+        if report.stopped { write!(f, "; the others were not begun") } else { Ok(()) }
+    }
+}
+
+fn files(count: u64) -> String {
+    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(carried: u64, sorts: &[Sort]) -> Outcome {
+        let mut outcome = Outcome::begin(false);
+        outcome.report.carried = carried;
+        for sort in sorts {
+            outcome.fail("x".to_owned(), &Error::Store { name: "x".into(), reason: "y".into(), sort: *sort });
+        }
+        outcome
+    }
+
+    #[test]
+    fn codes_tell_the_truth() {
+        use Sort::{Denied, NoSpace, NotFound, Passing, Verification};
+        for (carried, sorts, code) in [
+            (1, &[][..], 0),
+            (0, &[], 0),
+            (0, &[NotFound], exit::ABSENT),
+            (0, &[NotFound, NotFound], exit::ABSENT),
+            (1, &[NotFound], exit::PARTIAL),
+            (0, &[NotFound, Denied], exit::FAILED),
+            (0, &[Passing], exit::PASSING),
+            (9, &[Denied, Verification], exit::DAMAGED),
+            (9, &[NoSpace], exit::NO_SPACE),
+        ] {
+            assert_eq!(outcome(carried, sorts).code(false), code, "{carried} {sorts:?}");
+        }
+        assert_eq!((outcome(0, &[]).code(true), outcome(1, &[]).code(true)), (exit::NOTHING, 0));
+        let mut left = outcome(0, &[]);
+        left.report.left = 1;
+        assert_eq!(left.code(true), exit::PARTIAL);
+    }
+}

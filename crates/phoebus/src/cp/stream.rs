@@ -1,0 +1,135 @@
+//! `-`: standard input as a source, standard output as a destination.
+
+use super::items::Wanted;
+use super::report::Outcome;
+use super::watch::Watch;
+use super::{Kept, human};
+use crate::exit::{self, Exit};
+use crate::place::{Stores, Url};
+use anyhow::Result;
+use phoebus_files::range::Extent;
+use phoebus_files::store::{Begun, Kind, Spec};
+use phoebus_files::{Check, Done, Error, How, Side, drain, pour};
+use std::sync::Arc;
+
+/// What a stream is asked for.
+pub(super) enum End<'a> {
+    /// Standard input goes to a file.
+    In(&'a Url),
+    /// Files go to standard output, one after the other.
+    Out(&'a [Url]),
+}
+
+/// The stream that is asked for, if there is one.
+///
+/// # Errors
+/// It is one of several sources, or both ends (exit code 2).
+pub(super) fn find(wanted: &Wanted, list: bool) -> Result<Option<End<'_>>> {
+    let pairs = wanted.pairs.iter().flat_map(|(source, dest)| [source, dest]);
+    if pairs.chain(wanted.sources.iter().filter(|_| list)).any(|url| *url == Url::Standard) {
+        return Err(Exit::usage("\"-\" in a list: files were expected"));
+    }
+    let input = wanted.sources.contains(&Url::Standard);
+    Ok(match (&wanted.dest, input) {
+        (Some(Url::Standard), true) => return Err(Exit::usage("\"-\" is both source and destination; use cat")),
+        (Some(dest), true) if wanted.sources.len() == 1 => Some(End::In(dest)),
+        (_, true) => return Err(Exit::usage("\"-\" is one of several sources, and was expected to be the only one")),
+        (Some(Url::Standard), false) => Some(End::Out(&wanted.sources)),
+        _ => None,
+    })
+}
+
+/// Carries it, and notes in `outcome` what came of it.
+pub(super) async fn carry(
+    end: End<'_>,
+    stores: &mut Stores,
+    how: &How,
+    existing: Option<Kept>,
+    watch: &Arc<Watch>,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let work = async {
+        match end {
+            End::In(dest) => {
+                let dest = stores.find(dest).await?;
+                let done = from_standard_input(&dest, how, existing != Some(Kept::Refuse)).await;
+                note(dest.name(), done, watch, outcome);
+            }
+            End::Out(sources) => {
+                for source in sources {
+                    let source = stores.find(source).await?;
+                    for key in source.all().await.map_err(exit::of_files)? {
+                        let done = to_standard_output(&*source.store, &key, None, how).await;
+                        note(crate::place::shown(&*source.store, &key), done, watch, outcome);
+                    }
+                }
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        done = work => done,
+        () = watch.clone().show(Vec::new()) => Ok(()),
+    }
+}
+
+fn note(name: String, done: Result<Done, Error>, watch: &Watch, outcome: &mut Outcome) {
+    match done {
+        Ok(done) => outcome.carried(done.size),
+        Err(error) => {
+            watch.failed(&name, &error);
+            outcome.fail(name, &error);
+        }
+    }
+}
+
+async fn from_standard_input(dest: &crate::place::Place, how: &How, replace: bool) -> Result<Done, Error> {
+    if dest.inside || dest.is_dir().await? {
+        return Err(Error::Kind { name: dest.name(), is: "a directory", expected: "a file" });
+    }
+    let source = Side { name: "standard input".to_owned(), far: false, algorithms: Vec::new() };
+    let check = Check::choose(how.verify, &source, &(&*dest.store).into())
+        .map_err(|reason| Error::Unverifiable { name: dest.name(), reason })?;
+    let spec = Spec { sum: check.as_ref().and_then(Check::kept), replace, ..Spec::default() };
+    let draft = match dest.store.create(&dest.key, spec).await? {
+        Begun::Draft(draft) => draft,
+        // Without a source nothing is remembered that could have been done.
+        Begun::Done => return Err(Error::Unsupported { name: dest.name(), what: "going on with a stream" }),
+    };
+    let done = pour(&mut tokio::io::stdin(), "standard input", &draft, check, how).await?;
+    dest.store.settle().await?;
+    Ok(done)
+}
+
+/// Writes `extent` of an object, or all of it, to standard output. What came over a network is verified at the end.
+///
+/// # Errors
+/// It cannot be read or written; or what was written was wrong, which whoever reads it has to be told.
+pub(crate) async fn to_standard_output(
+    store: &dyn phoebus_files::store::Store,
+    key: &phoebus_files::key::Key,
+    extent: Option<Extent>,
+    how: &How,
+) -> Result<Done, Error> {
+    let object = store.open(key).await?;
+    let meta = *object.meta();
+    let all = match (meta.kind, meta.size, extent) {
+        (Kind::File, Some(size), _) => Extent::first(size),
+        (_, _, Some(extent)) => extent,
+        _ => return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" }),
+    };
+    let wanted = extent.unwrap_or(all);
+    if wanted.common(all) != Some(wanted) && !wanted.is_empty() {
+        let size = human::bytes(all.len());
+        let reason = format!("bytes {wanted} were asked for, and it has {size}");
+        return Err(Error::Store { name: object.name(), reason, sort: phoebus_files::Sort::Request });
+    }
+    let stream = Side { name: "standard output".to_owned(), far: false, algorithms: Vec::new() };
+    // What is read here is what is there: only a network can change it on the way.
+    let check = match store.is_far() {
+        true => Check::choose(how.verify, &store.into(), &stream)
+            .map_err(|reason| Error::Unverifiable { name: object.name(), reason })?,
+        false => None,
+    };
+    drain(&object, wanted, &mut tokio::io::stdout(), "standard output", check, how).await
+}

@@ -1,0 +1,338 @@
+//! What is shown while files are carried: a bar with rates and the time that is left, lines of text, or JSON.
+
+pub(crate) mod human;
+mod rate;
+
+use crate::place::shown;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use phoebus_files::job::{Event, Job, Watcher};
+use phoebus_files::key::Key;
+use phoebus_files::plan::{Found, Walk};
+use phoebus_files::store::{Kind, Store};
+use phoebus_files::{Error, Progress};
+use rate::Rate;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often machines are told.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How often a bar is drawn anew.
+const FRAME: Duration = Duration::from_millis(200);
+
+/// How it is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// A bar on standard error.
+    Bar,
+    /// Nothing while all goes well.
+    Text,
+    /// Only what fails.
+    Quiet,
+    /// Lines of JSON on standard output.
+    Json,
+}
+
+/// What is known of the whole.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    style: Style,
+    verbose: bool,
+    dry_run: bool,
+    bar: ProgressBar,
+    begun: Instant,
+    progress: Arc<Progress>,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// What there is to carry, as far as it was counted.
+    files: AtomicU64,
+    bytes: AtomicU64,
+    /// Whether all of it was.
+    counted: AtomicBool,
+    /// Files that are done with: carried, or there already.
+    done: AtomicU64,
+    failed: AtomicU64,
+    /// Bytes of those that were there.
+    skipped: AtomicU64,
+}
+
+impl Counts {
+    fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+impl Watch {
+    pub(crate) fn new(style: Style, verbose: bool, dry_run: bool, progress: Arc<Progress>) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        if style == Style::Bar && !dry_run {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            bar.set_style(plain_style());
+        }
+        Self { style, verbose, dry_run, bar, begun: Instant::now(), progress, counts: Counts::default() }
+    }
+
+    /// Shows what happens until it is dropped; counts what `jobs` will carry meanwhile, where that costs no network.
+    pub(crate) async fn show(self: Arc<Self>, jobs: Vec<(Job, Vec<(Key, Key)>)>) {
+        match self.style {
+            _ if self.dry_run => std::future::pending().await,
+            Style::Text | Style::Quiet => std::future::pending().await,
+            Style::Bar => {
+                tokio::join!(self.count(jobs), self.draw());
+            }
+            Style::Json => {
+                tokio::join!(self.count(jobs), self.tell());
+            }
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// Tells of something that failed for good.
+    pub(crate) fn failed(&self, name: &str, error: &Error) {
+        Counts::add(&self.counts.failed, 1);
+        match self.style {
+            Style::Json => say(&json!({ "event": "failed", "name": name, "error": error.to_string() })),
+            // The error names the file.
+            _ => self.bar.suspend(|| tell(&format!("phoebus: {}", sentence(error)))),
+        }
+    }
+
+    async fn draw(&self) {
+        let (mut rate, mut with_length) = (Rate::default(), false);
+        let mut frames = tokio::time::interval(FRAME);
+        loop {
+            frames.tick().await;
+            let moved = self.progress.bytes_moved();
+            rate.push(self.begun.elapsed(), moved);
+            let there = moved + self.progress.bytes_kept() + Self::load(&self.counts.skipped);
+            let total = self.total();
+            if let Some((_, bytes)) = total {
+                if !with_length {
+                    self.bar.set_style(full_style());
+                    with_length = true;
+                }
+                self.bar.set_length(bytes);
+                self.bar.set_position(there.min(bytes));
+            }
+            self.bar.set_message(self.line(there, moved, total, &rate));
+            self.bar.tick();
+        }
+    }
+
+    /// The line beside the bar.
+    fn line(&self, there: u64, moved: u64, total: Option<(u64, u64)>, rate: &Rate) -> String {
+        let average = moved as f64 / self.begun.elapsed().as_secs_f64().max(1e-3);
+        let mut line = human::bytes(there);
+        if let Some((_, bytes)) = total {
+            line += &format!(" of {}", human::bytes(bytes));
+        }
+        line += &format!("  {} (average {})", human::rate(rate.now()), human::rate(average));
+        if let Some(left) = total.and_then(|(_, bytes)| rate.left(bytes.saturating_sub(there))) {
+            line += &format!("  {} left", human::span(left));
+        }
+        let done = Self::load(&self.counts.done);
+        line += &match total {
+            Some((files, _)) => format!("  {done} of {files} files"),
+            None => format!("  {done} files"),
+        };
+        match Self::load(&self.counts.failed) {
+            0 => line,
+            failed => format!("{line}, {failed} failed"),
+        }
+    }
+
+    async fn tell(&self) {
+        let (mut rate, mut seconds) = (Rate::default(), tokio::time::interval(SECOND));
+        seconds.tick().await;
+        loop {
+            seconds.tick().await;
+            let (elapsed, moved) = (self.begun.elapsed(), self.progress.bytes_moved());
+            rate.push(elapsed, moved);
+            let there = moved + self.progress.bytes_kept() + Self::load(&self.counts.skipped);
+            let total = self.total();
+            say(&json!({
+                "event": "progress",
+                "seconds": elapsed.as_secs_f64(),
+                "bytes": there,
+                "bytes_moved": moved,
+                "bytes_total": total.map(|(_, bytes)| bytes),
+                "files_done": Self::load(&self.counts.done),
+                "files_failed": Self::load(&self.counts.failed),
+                "files_total": total.map(|(files, _)| files),
+                "bytes_per_s": rate.now(),
+                "bytes_per_s_average": moved as f64 / elapsed.as_secs_f64(),
+                "seconds_left": total.and_then(|(_, bytes)| rate.left(bytes.saturating_sub(there))).map(|s| s.as_secs_f64()),
+            }));
+        }
+    }
+
+    /// Files and bytes of the whole, once they are known.
+    fn total(&self) -> Option<(u64, u64)> {
+        let counted = self.counts.counted.load(Ordering::Acquire);
+        counted.then(|| (Self::load(&self.counts.files), Self::load(&self.counts.bytes)))
+    }
+
+    async fn count(&self, jobs: Vec<(Job, Vec<(Key, Key)>)>) {
+        if jobs.is_empty() || jobs.iter().any(|(job, _)| job.source.is_far()) {
+            return;
+        }
+        for (job, items) in jobs {
+            for (from, _) in items {
+                let Ok(meta) = job.source.stat(&from).await else { continue };
+                if meta.kind == Kind::File {
+                    self.count_one(meta.size);
+                } else if meta.kind == Kind::Dir && job.recursive {
+                    let mut walk = Walk::new(job.source.clone(), from, job.filter.clone());
+                    while let Some(found) = walk.next().await {
+                        if let Ok(Found::File(_, meta)) = found {
+                            self.count_one(meta.size);
+                        }
+                    }
+                }
+            }
+        }
+        self.counts.counted.store(true, Ordering::Release);
+    }
+
+    fn count_one(&self, size: Option<u64>) {
+        Counts::add(&self.counts.files, 1);
+        Counts::add(&self.counts.bytes, size.unwrap_or(0));
+    }
+
+    fn load(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+
+    /// A line about a file, for machines, and for people who `want` it.
+    fn line_about(&self, want: bool, value: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
+        match self.style {
+            Style::Json => say(&value()),
+            Style::Quiet => {}
+            _ if want => self.bar.suspend(|| out(&text())),
+            _ => {}
+        }
+    }
+
+    /// A line about something that people should know of.
+    fn warn(&self, value: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
+        match self.style {
+            Style::Json => say(&value()),
+            Style::Quiet => {}
+            _ => self.bar.suspend(|| tell(&format!("phoebus: {}", text()))),
+        }
+    }
+}
+
+/// A watcher of one job, which knows what its keys are called.
+#[derive(Debug)]
+pub(crate) struct Told {
+    watch: Arc<Watch>,
+    from: String,
+    to: String,
+}
+
+impl Told {
+    pub(crate) fn new(watch: Arc<Watch>, source: &dyn Store, dest: &dyn Store) -> Self {
+        Self { watch, from: shown(source, &Key::ROOT), to: shown(dest, &Key::ROOT) }
+    }
+}
+
+impl Watcher for Told {
+    fn saw(&self, event: &Event<'_>) {
+        let (watch, counts) = (&self.watch, &self.watch.counts);
+        let name = |prefix: &str, key: &Key| format!("{prefix}{key}");
+        match *event {
+            Event::Dir { .. } => {}
+            Event::Carry { from, to, meta, reason } if watch.dry_run => {
+                let (from, to) = (name(&self.from, from), name(&self.to, to));
+                watch.line_about(
+                    true,
+                    || json!({ "event": "would_carry", "from": from, "to": to, "bytes": meta.size, "reason": reason.to_string() }),
+                    || format!("{from} -> {to} ({reason}, {})", human::bytes(meta.size.unwrap_or(0))),
+                );
+            }
+            Event::Carry { .. } => {}
+            Event::Carried { to, done } => {
+                Counts::add(&counts.done, 1);
+                let to = name(&self.to, to);
+                let verified = done.verified.as_ref().map(|sum| format!("{}:{sum}", sum.algorithm()));
+                watch.line_about(
+                    watch.verbose,
+                    || json!({ "event": "carried", "name": to, "bytes": done.size, "bytes_moved": done.moved, "verified": verified }),
+                    || format!("{to} ({}{})", human::bytes(done.size), verified.as_ref().map_or("", |_| ", verified")),
+                );
+            }
+            Event::Skipped { to, meta, reason } => {
+                Counts::add(&counts.done, 1);
+                Counts::add(&counts.skipped, meta.size.unwrap_or(0));
+                let to = name(&self.to, to);
+                watch.line_about(
+                    watch.verbose,
+                    || json!({ "event": "skipped", "name": to, "reason": reason.to_string() }),
+                    || format!("{to} (skipped: {reason})"),
+                );
+            }
+            Event::Left { key, kind } => {
+                let what = match kind {
+                    Kind::Link => "a symbolic link that leads to no file",
+                    kind => kind.described(),
+                };
+                watch.warn(
+                    || json!({ "event": "left", "name": key.to_string(), "reason": what }),
+                    || format!("{key} is {what}, and was left out"),
+                );
+            }
+            Event::Again { to, error, wait } => {
+                let seconds = wait.as_secs();
+                watch.warn(
+                    || json!({ "event": "again", "name": name(&self.to, to), "error": error.to_string(), "wait_s": seconds }),
+                    || format!("{}; trying again in {seconds} s", sentence(error)),
+                );
+            }
+            Event::Failed { key, error } => watch.failed(&name(&self.to, key), error),
+        }
+    }
+}
+
+/// The error in one line, as the rest of the command says errors.
+fn sentence(error: &Error) -> String {
+    let text = crate::exit::without_numbers(&error.to_string());
+    match error {
+        Error::Kind { is: "a directory", expected: "a file", .. } => format!("{text} (directories are copied with -r)"),
+        _ => text,
+    }
+}
+
+/// A bar of unknown length is none.
+fn plain_style() -> ProgressStyle {
+    ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+fn full_style() -> ProgressStyle {
+    let style = ProgressStyle::with_template("{percent:>3}% [{bar:24}] {msg}");
+    style.map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("=> "))
+}
+
+fn say(value: &Value) {
+    out(&value.to_string());
+}
+
+/// Prints a line. Whoever reads it may be gone, which is no reason to stop.
+pub(crate) fn out(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// The same on standard error.
+pub(crate) fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

@@ -1,0 +1,48 @@
+//! `phoebus cat`: files, or a range of them, on standard output.
+
+use super::{CODES, Tally, block_on, find_all};
+use crate::cp::to_standard_output;
+use crate::exit::Exit;
+use crate::place::Stores;
+use anyhow::Result;
+use phoebus_files::How;
+use phoebus_files::range::Extent;
+use phoebus_proto::units::ByteSize;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Write files to standard output
+///
+/// What comes from a server is verified at the end: heed the exit code.
+#[derive(clap::Args)]
+#[command(after_help = CODES)]
+pub(crate) struct Args {
+    /// Files or patterns
+    #[arg(value_name = "PLACE", required = true)]
+    places: Vec<OsString>,
+    /// Begin at this byte
+    #[arg(long, value_name = "BYTES", requires = "length")]
+    offset: Option<ByteSize>,
+    /// Write so many bytes
+    #[arg(long, value_name = "BYTES")]
+    length: Option<ByteSize>,
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    let extent = match args.length {
+        Some(length) => {
+            let extent = Extent::new(args.offset.unwrap_or_default().0, length.0);
+            Some(extent.ok_or_else(|| Exit::usage("--offset and --length: a range within 64 bits was expected"))?)
+        }
+        None => None,
+    };
+    block_on(async {
+        let (mut stores, mut tally) = (Stores::default(), Tally::default());
+        for place in find_all(&mut stores, &args.places).await? {
+            for key in tally.check(place.all().await).unwrap_or_default() {
+                tally.note(to_standard_output(&*place.store, &key, extent, &How::default()).await);
+            }
+        }
+        Ok(tally.code())
+    })
+}

@@ -1,0 +1,52 @@
+//! `phoebus mkdir`: new directories.
+
+use super::{CODES, Tally, block_on, find_all};
+use crate::place::{Place, Stores};
+use anyhow::Result;
+use phoebus_files::Error;
+use phoebus_files::key::Key;
+use phoebus_files::store::Kind;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Make directories
+#[derive(clap::Args)]
+#[command(after_help = CODES)]
+pub(crate) struct Args {
+    /// What is made
+    #[arg(value_name = "PLACE", required = true)]
+    places: Vec<OsString>,
+    /// Make those above, too; one that is there already is no error
+    #[arg(long, short)]
+    parents: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    block_on(async {
+        let (mut stores, mut tally) = (Stores::default(), Tally::default());
+        for place in find_all(&mut stores, &args.places).await? {
+            tally.note(make(&place, args.parents).await);
+        }
+        Ok(tally.code())
+    })
+}
+
+async fn make(place: &Place, parents: bool) -> Result<(), Error> {
+    if parents {
+        let mut above: Vec<Key> = std::iter::successors(Some(place.key.clone()), |key| Some(key.parent()))
+            .take_while(|key| !key.is_root())
+            .collect();
+        while let Some(key) = above.pop() {
+            if let Err(error) = place.store.make_dir(&key).await {
+                // Servers have many words for it: what counts is whether one is there.
+                match place.store.stat(&key).await {
+                    Ok(meta) if meta.kind == Kind::Dir => {}
+                    _ => return Err(error),
+                }
+            }
+        }
+    } else {
+        place.store.make_dir(&place.key).await?;
+    }
+    place.store.settle().await
+}

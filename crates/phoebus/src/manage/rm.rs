@@ -1,0 +1,84 @@
+//! `phoebus rm`: files, and directories with all that is in them.
+
+use super::{CODES, Tally, block_on, find_all, ls};
+use crate::exit::Exit;
+use crate::place::Stores;
+use anyhow::Result;
+use phoebus_files::Error;
+use phoebus_files::key::Key;
+use phoebus_files::store::{Kind, Store};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Remove files
+#[derive(clap::Args)]
+#[command(after_help = CODES)]
+pub(crate) struct Args {
+    /// What is removed: files, patterns, and with -r directories
+    #[arg(value_name = "PLACE", required = true)]
+    places: Vec<OsString>,
+    /// Remove directories with all that is in them; symbolic links are removed and not followed
+    #[arg(long, short)]
+    recursive: bool,
+    /// What is not there is no error
+    #[arg(long, short)]
+    force: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    block_on(async {
+        let (mut stores, mut tally) = (Stores::default(), Tally::default());
+        for place in find_all(&mut stores, &args.places).await? {
+            let keys = place.all().await;
+            for key in tally.check(args.heeded(keys)).flatten().unwrap_or_default() {
+                if key.is_root() {
+                    return Err(Exit::usage("the root of a store is not removed"));
+                }
+                let removed = args.remove(&*place.store, &key, &mut tally).await;
+                tally.note(args.heeded(removed));
+            }
+            tally.check(place.store.settle().await);
+        }
+        Ok(tally.code())
+    })
+}
+
+impl Args {
+    /// Passes over what is not there, if it may be.
+    fn heeded<T>(&self, result: Result<T, Error>) -> Result<Option<T>, Error> {
+        match result {
+            Err(error) if self.force && error.sort() == phoebus_files::Sort::NotFound => Ok(None),
+            result => result.map(Some),
+        }
+    }
+
+    async fn remove(&self, store: &dyn Store, key: &Key, tally: &mut Tally) -> Result<(), Error> {
+        // Removing is tried first, since a link is what it is only to that.
+        let Err(error) = store.remove(key).await else { return Ok(()) };
+        let is_dir = matches!(store.stat(key).await, Ok(meta) if meta.kind == Kind::Dir);
+        match is_dir && self.recursive {
+            true => self.remove_tree(store, key, tally).await,
+            false => Err(error),
+        }
+    }
+
+    /// Goes on past what fails; the directories above it then fail, too, since they are not empty.
+    async fn remove_tree(&self, store: &dyn Store, top: &Key, tally: &mut Tally) -> Result<(), Error> {
+        let (mut dirs, mut to_read) = (Vec::new(), vec![top.clone()]);
+        while let Some(dir) = to_read.pop() {
+            let Some(entries) = tally.check(ls::entries(store, &dir).await) else { continue };
+            for entry in entries {
+                let Some(key) = tally.check(ls::join(store, &dir, &entry)) else { continue };
+                match entry.meta.kind {
+                    Kind::Dir => to_read.push(key),
+                    _ => drop(tally.check(store.remove(&key).await)),
+                }
+            }
+            dirs.push(dir);
+        }
+        for dir in dirs.iter().rev().filter(|dir| *dir != top) {
+            tally.check(store.remove_dir(dir).await);
+        }
+        store.remove_dir(top).await
+    }
+}

@@ -1,0 +1,165 @@
+//! From what was written to a store and a key in it.
+
+mod url;
+
+pub(crate) use url::{Far, Url, UrlError};
+
+use crate::exit::{self, Exit};
+use anyhow::Result;
+use phoebus_files::key::Key;
+use phoebus_files::local::Local;
+use phoebus_files::plan::{Pattern, expand, is_pattern};
+use phoebus_files::store::{Kind, Meta, Store};
+use phoebus_files::{Error, Links};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// A place in a store.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// The store. Two places are in the same one exactly if these are the same pointer.
+    pub(crate) store: Arc<dyn Store>,
+    /// What is meant in it.
+    pub(crate) key: Key,
+    /// Whether it was written with a slash at its end, or as `.`: then a directory is meant, and what is in it.
+    pub(crate) inside: bool,
+    /// What the key was written as where it may be a pattern, from the store's root.
+    pattern: Option<String>,
+}
+
+/// The stores that places are in, each opened once.
+#[derive(Debug, Default)]
+pub(crate) struct Stores {
+    local: Option<Arc<dyn Store>>,
+}
+
+impl Stores {
+    /// The place that `url` names.
+    ///
+    /// # Errors
+    /// With the exit code that says what is wrong: it is a stream, its scheme cannot be spoken, it cannot be reached.
+    pub(crate) async fn find(&mut self, url: &Url) -> Result<Place> {
+        match url {
+            Url::Standard => Err(Exit::usage("\"-\" is no place for this: a path or a URL was expected")),
+            Url::Local(path) => self.local(path),
+            Url::Far(far) => Err(not_yet(far)),
+        }
+    }
+
+    fn local(&mut self, path: &Path) -> Result<Place> {
+        let store = match &self.local {
+            Some(store) => store.clone(),
+            None => {
+                let store: Arc<dyn Store> = Arc::new(Local::new("/", Links::Anywhere).map_err(exit::of_files)?);
+                self.local.insert(store).clone()
+            }
+        };
+        let whole = whole_path(path).map_err(|error| {
+            let reason = phoebus_client::reason(&error);
+            Exit::usage(format!("{}: {reason}", path.display()))
+        })?;
+        let key = Key::parse(whole.as_os_str().as_bytes()).map_err(Exit::usage)?;
+        let pattern = path.to_str().filter(|text| is_pattern(text)).and_then(|text| pattern_of(text, path));
+        Ok(Place { store, key, inside: is_inside(path), pattern })
+    }
+}
+
+impl Place {
+    /// What is there; nothing, if nothing is.
+    pub(crate) async fn meta(&self) -> Result<Option<Meta>, Error> {
+        match self.store.stat(&self.key).await {
+            Ok(meta) => Ok(Some(meta)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether it is a directory that is there.
+    pub(crate) async fn is_dir(&self) -> Result<bool, Error> {
+        Ok(self.meta().await?.is_some_and(|meta| meta.kind == Kind::Dir))
+    }
+
+    /// What it stands for: itself, or if nothing has that very name and it is a pattern, all that matches.
+    ///
+    /// # Errors
+    /// Nothing matches, or a directory cannot be read.
+    pub(crate) async fn all(&self) -> Result<Vec<Key>, Error> {
+        let Some(pattern) = &self.pattern else { return Ok(vec![self.key.clone()]) };
+        if self.meta().await?.is_some() {
+            return Ok(vec![self.key.clone()]);
+        }
+        let request = |reason: String| Error::Store { name: self.name(), reason, sort: phoebus_files::Sort::Request };
+        let pattern = Pattern::parse(pattern).map_err(|error| request(error.to_string()))?;
+        let found = expand(&*self.store, &pattern).await?;
+        if found.is_empty() {
+            let reason = "nothing matches".to_owned();
+            return Err(Error::Store { name: self.name(), reason, sort: phoebus_files::Sort::NotFound });
+        }
+        Ok(found.into_iter().map(|(key, _)| key).collect())
+    }
+
+    /// As messages have it.
+    pub(crate) fn name(&self) -> String {
+        shown(&*self.store, &self.key)
+    }
+
+    /// Whether it was written as a pattern.
+    pub(crate) fn is_pattern(&self) -> bool {
+        self.pattern.is_some()
+    }
+}
+
+/// `key` of `store` as messages have it: a path of this machine, or a URL.
+pub(crate) fn shown(store: &dyn Store, key: &Key) -> String {
+    let store = store.name();
+    format!("{}/{key}", store.strip_prefix("file://").unwrap_or(&store))
+}
+
+fn not_yet(far: &Far) -> anyhow::Error {
+    let scheme = far.scheme.name();
+    Exit::usage(format!("{far}: {scheme}:// cannot be spoken yet; paths of this machine were expected"))
+}
+
+/// From the root, with what `..` leads to where the path really leads, as the system sees it.
+fn whole_path(path: &Path) -> std::io::Result<PathBuf> {
+    if path.as_os_str().is_empty() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "a path was expected that is not empty"));
+    }
+    let whole = std::path::absolute(path)?;
+    let parts: Vec<Component<'_>> = whole.components().collect();
+    let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return Ok(whole) };
+    let begin: PathBuf = parts[..=last].iter().collect();
+    let rest: PathBuf = parts[last + 1..].iter().collect();
+    Ok(begin.canonicalize()?.join(rest))
+}
+
+/// `text`, which is `path`, as a pattern from the root: what the directory's own name has of a pattern's characters is
+/// meant as it stands.
+fn pattern_of(text: &str, path: &Path) -> Option<String> {
+    if path.is_absolute() {
+        return Some(text.to_owned());
+    }
+    let here = std::env::current_dir().ok()?.into_os_string().into_string().ok()?;
+    Some(format!("{}/{text}", escaped(&here)))
+}
+
+/// `text` as a pattern that matches nothing else.
+fn escaped(text: &str) -> String {
+    text.chars().flat_map(|c| "*?[]{}\\".contains(c).then_some('\\').into_iter().chain(Some(c))).collect()
+}
+
+fn is_inside(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    let last = bytes.rsplit(|&b| b == b'/').next().unwrap_or_default();
+    [&b""[..], b".", b".."].contains(&last)
+}
+
+/// What a list or an argument has for a place.
+///
+/// # Errors
+/// It is none (exit code 2).
+pub(crate) fn parse(written: &OsStr) -> Result<Url> {
+    Url::parse(written).map_err(|error: UrlError| Exit::usage(error))
+}

@@ -1,0 +1,302 @@
+//! What people write for a place: a path of this machine, a URL of a server, `host:path`, or `-` (conventions of U1 and of
+//! `globus-url-copy`, `scp` and `rsync`).
+//!
+//! A server's path begins at its root: `gsiftp://host/data/a`. One that begins with `/~/` begins where the login leads, as
+//! one of `host:path` does that has no slash at its beginning.
+
+use percent_encoding::percent_decode_str;
+use phoebus_proto::endpoint::Endpoint;
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+/// A place, as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Url {
+    /// Standard input or output.
+    Standard,
+    /// A path of this machine.
+    Local(PathBuf),
+    /// A path of a server.
+    Far(Far),
+}
+
+/// A path of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Far {
+    /// How the server is spoken with.
+    pub(crate) scheme: Scheme,
+    /// Who logs in, if that is said.
+    pub(crate) user: Option<String>,
+    /// With which password, if that is said.
+    pub(crate) password: Option<Password>,
+    /// The server.
+    pub(crate) server: Endpoint,
+    /// The path: bytes, which may be no text.
+    pub(crate) path: Vec<u8>,
+    /// Whether the path begins where the login leads, and not at the root.
+    pub(crate) home: bool,
+}
+
+/// How a server is spoken with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Scheme {
+    /// GridFTP with Grid security.
+    Gsiftp,
+    /// FTP or GridFTP with a password or none.
+    Ftp,
+    /// FTP over TLS.
+    Ftps,
+    /// GridFTP over SSH.
+    Sshftp,
+}
+
+/// A password, which is shown to nobody.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Password(pub(crate) String);
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// Text that is no place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{text}\": {expected} was expected")]
+pub(crate) struct UrlError {
+    text: String,
+    expected: &'static str,
+}
+
+impl Scheme {
+    const ALL: [Self; 4] = [Self::Gsiftp, Self::Ftp, Self::Ftps, Self::Sshftp];
+
+    /// As URLs have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Gsiftp => "gsiftp",
+            Self::Ftp => "ftp",
+            Self::Ftps => "ftps",
+            Self::Sshftp => "sshftp",
+        }
+    }
+
+    /// Where its servers listen.
+    fn port(self) -> u16 {
+        match self {
+            Self::Gsiftp => 2811,
+            Self::Ftp => 21,
+            Self::Ftps => 990,
+            Self::Sshftp => 22,
+        }
+    }
+}
+
+impl Url {
+    /// Reads what was written. What is no URL is a path of this machine, which may be any bytes.
+    ///
+    /// # Errors
+    /// A URL without a host, of an unknown scheme, or with a port that is none.
+    pub(crate) fn parse(written: &OsStr) -> Result<Self, UrlError> {
+        let local = || Ok(Self::Local(PathBuf::from(written)));
+        let Some(text) = written.to_str() else { return local() };
+        if text == "-" {
+            return Ok(Self::Standard);
+        }
+        if let Some((scheme, rest)) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme)) {
+            let scheme = scheme.to_ascii_lowercase();
+            if scheme == "file" {
+                return file(text, rest);
+            }
+            let known = Scheme::ALL.into_iter().find(|known| known.name() == scheme);
+            let error = || error(text, "gsiftp://, ftp://, ftps://, sshftp://, file:///, HOST:PATH or a path");
+            return far(text, known.ok_or_else(error)?, rest).map(Self::Far);
+        }
+        if let Some(path) = text.strip_prefix("file:").filter(|path| path.starts_with('/')) {
+            return Ok(Self::Local(decoded(path).into()));
+        }
+        match split_remote(text) {
+            Some((host, path)) => remote(text, host, path).map(Self::Far),
+            None => local(),
+        }
+    }
+}
+
+/// As it can be written again, without the password.
+impl fmt::Display for Far {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://", self.scheme.name())?;
+        if let Some(user) = &self.user {
+            write!(f, "{user}@")?;
+        }
+        let host = match &self.server.host {
+            phoebus_proto::endpoint::Host::Addr(addr @ std::net::IpAddr::V6(_)) => format!("[{addr}]"),
+            phoebus_proto::endpoint::Host::Addr(addr) => addr.to_string(),
+            phoebus_proto::endpoint::Host::Name(name) => name.clone(),
+        };
+        f.write_str(&host)?;
+        if self.server.port != self.scheme.port() {
+            write!(f, ":{}", self.server.port)?;
+        }
+        write!(
+            f,
+            "{}{}",
+            if self.home { "/~/" } else { "/" },
+            String::from_utf8_lossy(&self.path).trim_start_matches('/')
+        )
+    }
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
+}
+
+fn error(text: &str, expected: &'static str) -> UrlError {
+    // What stands before an @ may be a password.
+    let shown = match (text.split_once("://"), text.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://…@{rest}"),
+        _ => text.to_owned(),
+    };
+    UrlError { text: shown.chars().take(200).collect(), expected }
+}
+
+fn decoded(text: &str) -> std::ffi::OsString {
+    std::ffi::OsString::from_vec(percent_decode_str(text).collect())
+}
+
+/// What follows `file://`.
+fn file(text: &str, rest: &str) -> Result<Url, UrlError> {
+    let path = rest.strip_prefix("localhost").unwrap_or(rest);
+    if !path.starts_with('/') {
+        return Err(error(text, "a path of this machine that begins with a slash, as in file:///data/a"));
+    }
+    Ok(Url::Local(decoded(path).into()))
+}
+
+/// What follows the scheme of a server.
+fn far(text: &str, scheme: Scheme, rest: &str) -> Result<Far, UrlError> {
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (login, host) = authority.rsplit_once('@').map_or((None, authority), |(login, host)| (Some(login), host));
+    let (user, password) = match login.map(|login| login.split_once(':').unwrap_or((login, ""))) {
+        Some((user, password)) => (text_of(text, user)?, text_of(text, password)?),
+        None => (None, None),
+    };
+    let (path, home) =
+        path.strip_prefix("~/").or((path == "~").then_some("")).map_or((path, false), |path| (path, true));
+    Ok(Far {
+        scheme,
+        user,
+        password: password.map(Password),
+        server: endpoint(text, host, scheme.port())?,
+        path: percent_decode_str(path).collect(),
+        home,
+    })
+}
+
+fn endpoint(text: &str, host: &str, port: u16) -> Result<Endpoint, UrlError> {
+    // Endpoints are also written with a slash before the port, or with no brackets around what has colons.
+    let bare = host.contains('/') || (host.matches(':').count() > 1 && !host.starts_with('['));
+    let parsed = if bare { None } else { Endpoint::parse(host, Some(port)).ok() };
+    parsed.ok_or_else(|| error(text, "a host, and a port from 1 to 65535 if there is one"))
+}
+
+/// A user or password, decoded; none if it is empty.
+fn text_of(url: &str, part: &str) -> Result<Option<String>, UrlError> {
+    let decoded = percent_decode_str(part).decode_utf8();
+    let text = decoded.map_err(|_| error(url, "a user and password in UTF-8"))?;
+    if text.contains(['\r', '\n', '\0']) {
+        return Err(error(url, "a user and password of one line"));
+    }
+    Ok(Some(text.into_owned()).filter(|text| !text.is_empty()))
+}
+
+/// The two parts of `[user@]host:path`, where a slash before the colon makes it a path, as for scp.
+fn split_remote(text: &str) -> Option<(&str, &str)> {
+    let login = text.find('@').map_or(0, |at| at + 1);
+    let colon = match text[login..].strip_prefix('[') {
+        Some(rest) => login + 1 + rest.find("]:")? + 1,
+        None => text.find(':')?,
+    };
+    let (host, path) = (&text[..colon], &text[colon + 1..]);
+    (!host.is_empty() && !host.contains('/')).then_some((host, path))
+}
+
+fn remote(text: &str, host: &str, path: &str) -> Result<Far, UrlError> {
+    let (user, host) = host.split_once('@').map_or((None, host), |(user, host)| (Some(user.to_owned()), host));
+    let path = path.strip_prefix("~/").unwrap_or(path);
+    Ok(Far {
+        scheme: Scheme::Sshftp,
+        user: user.filter(|user| !user.is_empty()),
+        password: None,
+        server: endpoint(text, host, Scheme::Sshftp.port())?,
+        path: OsStr::new(path).as_bytes().to_vec(),
+        home: !path.starts_with('/'),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn parse(text: &str) -> Url {
+        Url::parse(OsStr::new(text)).unwrap()
+    }
+
+    /// The URL that stands for the same, and its path.
+    fn far(text: &str) -> (String, Vec<u8>) {
+        match parse(text) {
+            Url::Far(far) => (far.to_string(), far.path),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn places_are_read_as_people_write_them() {
+        assert_eq!(parse("-"), Url::Standard);
+        for (text, path) in [
+            ("a b", "a b"),
+            ("./host:x", "./host:x"),
+            ("/a:b", "/a:b"),
+            (":a", ":a"),
+            ("file:///a%20b/c", "/a b/c"),
+            ("file:/a", "/a"),
+            ("FILE://localhost/a", "/a"),
+            ("dir@2/a:b", "dir@2/a:b"),
+        ] {
+            assert_eq!(parse(text), Url::Local(Path::new(path).into()), "{text}");
+        }
+        let odd = OsStr::from_bytes(b"ftp:\xff");
+        assert_eq!(Url::parse(odd).unwrap(), Url::Local(odd.into()));
+        for (text, url, path) in [
+            ("gsiftp://Dtn.example//data/a", "gsiftp://dtn.example/data/a", &b"/data/a"[..]),
+            ("gsiftp://dtn.example", "gsiftp://dtn.example/", b""),
+            ("ftp://u%40x:p%3a@h:2121/a%2Fb%ff", "ftp://u@x@h:2121/a/b\u{fffd}", b"a/b\xff"),
+            ("ftp://[::1]:21/~/x", "ftp://[::1]/~/x", b"x"),
+            ("ftps://192.0.2.1:990/~", "ftps://192.0.2.1/~/", b""),
+            ("host:data/a b", "sshftp://host/~/data/a b", b"data/a b"),
+            ("me@host:/a", "sshftp://me@host/a", b"/a"),
+            ("[2001:db8::1]:~/a", "sshftp://[2001:db8::1]/~/a", b"a"),
+            ("host:", "sshftp://host/~/", b""),
+        ] {
+            assert_eq!(far(text), (url.to_owned(), path.to_vec()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_place_is_named_without_its_password() {
+        for text in ["http://host/a", "ftp:///a", "gsiftp://host:0/a", "ftp://host:x/", "ftp://::1/a", "file://host/a"]
+        {
+            let error = Url::parse(OsStr::new(text)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("\"{text}\": ")) && error.ends_with(" was expected"), "{error}");
+        }
+        let error = Url::parse(OsStr::new("ftp://me:secret@host:0/a")).unwrap_err().to_string();
+        assert!(error.starts_with("\"ftp://…@host:0/a\""), "{error}");
+        assert!(Url::parse(OsStr::new("ftp://me%0d%0aDELE:x@host/")).is_err());
+        let Url::Far(far) = parse("ftp://me:secret@host/") else { panic!("it is a URL") };
+        assert!(!format!("{far:?}{far}").contains("secret") && far.password == Some(Password("secret".to_owned())));
+    }
+}
