@@ -1,5 +1,6 @@
 //! Exit codes, the same for every subcommand, and how an error carries one.
 
+use phoebus_files::Sort;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -9,6 +10,24 @@ pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// A session could not be opened.
 pub(crate) const UNREACHABLE: u8 = 3;
+/// Some of what was asked for is done, and some is not.
+pub(crate) const PARTIAL: u8 = 4;
+/// What was named is not there.
+pub(crate) const ABSENT: u8 = 5;
+/// It is not allowed, or the login was refused.
+pub(crate) const DENIED: u8 = 6;
+/// There is no space.
+pub(crate) const NO_SPACE: u8 = 7;
+/// The bytes that arrived are not those that were sent, or it could not be made sure.
+pub(crate) const DAMAGED: u8 = 8;
+/// There was nothing to do, and that was to be an error.
+pub(crate) const NOTHING: u8 = 9;
+/// Something is there already that was not to be replaced.
+pub(crate) const EXISTS: u8 = 10;
+/// The connection, the other end or the source failed in a way that may pass: the same may succeed later.
+pub(crate) const PASSING: u8 = 11;
+/// Interrupted, by the convention of shells; the signal's number is added.
+pub(crate) const SIGNAL: u8 = 128;
 /// `phoebus run` could not prepare the command, by the convention of env(1) and timeout(1).
 pub(crate) const PREPARE: u8 = 125;
 /// The command was found but cannot be executed.
@@ -19,8 +38,9 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// For `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes: 0 success; 1 failed on the way; 2 wrong arguments, variables or configuration; 3 a session could not be \
-opened. Commands that run a program exit as it does, or with 125 (it could not be prepared), 126 (it cannot be executed) \
-or 127 (it was not found).";
+opened. Commands about files also: 4 partly done; 5 not there; 6 not allowed; 7 no space; 8 damaged or not verifiable; \
+9 nothing to do, where asked; 10 there already; 11 it may succeed later. Commands that run a program exit as it does, or with \
+125 (it could not be prepared), 126 (it cannot be executed) or 127 (it was not found).";
 
 /// An error with an exit code of its own.
 #[derive(Debug)]
@@ -33,6 +53,11 @@ impl Exit {
     /// `error`, to end with `code`.
     pub(crate) fn with(code: u8, error: impl fmt::Display) -> anyhow::Error {
         anyhow::Error::new(Self { code, message: error.to_string() })
+    }
+
+    /// Whoever read standard output has gone, and wants no more: the end that the signal would have been.
+    pub(crate) fn unread() -> anyhow::Error {
+        Self::with(SIGNAL + 13, "")
     }
 
     /// A wrong argument, variable or configuration.
@@ -48,6 +73,24 @@ impl fmt::Display for Exit {
 }
 
 impl std::error::Error for Exit {}
+
+/// The exit code for a failure of this sort.
+pub(crate) fn code_of_sort(sort: Sort) -> u8 {
+    match sort {
+        Sort::NotFound => ABSENT,
+        Sort::Exists => EXISTS,
+        Sort::NoSpace => NO_SPACE,
+        Sort::Denied => DENIED,
+        Sort::Verification => DAMAGED,
+        Sort::Changed | Sort::Passing => PASSING,
+        Sort::Request | Sort::Other => FAILED,
+    }
+}
+
+/// A failure with a file, with the exit code of its sort.
+pub(crate) fn of_files(error: phoebus_files::Error) -> anyhow::Error {
+    Exit::with(code_of_sort(error.sort()), error)
+}
 
 /// The code that `error` asks for.
 pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
@@ -66,7 +109,7 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
 }
 
 /// `text` without the numbers of the system's errors, which say no more than the words before them.
-fn without_numbers(text: &str) -> String {
+pub(crate) fn without_numbers(text: &str) -> String {
     const OPEN: &str = " (os error ";
     let mut parts = text.split(OPEN);
     let mut plain = parts.next().unwrap_or_default().to_owned();

@@ -7,7 +7,9 @@ use phoebus_gateway::{Outcome, StartError};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Threads for name resolution, which the C library does only by blocking; more names at a time wait.
 const RESOLVER_THREADS: usize = 16;
@@ -42,7 +44,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         writeln!(std::io::stdout(), "{} is a valid configuration", args.config.display())?;
         return Ok(ExitCode::SUCCESS);
     }
-    start_log(&config.log, args.json)?;
+    start_log(&config.log, args.json, None)?;
     // This thread is the first of the gateway's; it starts the others.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(RESOLVER_THREADS)
@@ -55,13 +57,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     match outcome {
         Ok(Outcome::Drained) => Ok(ExitCode::SUCCESS),
         Ok(Outcome::Ended(sessions)) => anyhow::bail!("ended {sessions} sessions that had not finished"),
-        Err(error @ StartError::Descriptors { .. }) => Err(Exit::usage(format!("{}: {error}", args.config.display()))),
+        Err(error @ StartError::Descriptors { .. }) => Err(Exit::usage(error)),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Sends the log to standard error, as `log` has it, or as JSON.
-pub(crate) fn start_log(log: &Log, json: bool) -> Result<()> {
+/// Sends the log to standard error, as `log` has it, or as JSON; of one module, `informed`, down to `info` in any case.
+pub(crate) fn start_log(log: &Log, json: bool, informed: Option<&str>) -> Result<()> {
     let level = match log.level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -69,12 +71,17 @@ pub(crate) fn start_log(log: &Log, json: bool) -> Result<()> {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    let targets = Targets::new().with_default(level);
+    let (most, targets) = match informed {
+        Some(module) => (level.max(LevelFilter::INFO), targets.with_target(module, level.max(LevelFilter::INFO))),
+        None => (level, targets),
+    };
+    let builder = tracing_subscriber::fmt().with_max_level(most).with_writer(std::io::stderr);
     let started = if json || log.format == LogFormat::Json {
-        builder.json().flatten_event(true).try_init()
+        builder.json().flatten_event(true).finish().with(targets).try_init()
     } else {
         let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-        builder.with_ansi(colours).try_init()
+        builder.with_ansi(colours).finish().with(targets).try_init()
     };
     started.map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))
 }

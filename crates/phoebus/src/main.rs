@@ -7,12 +7,17 @@ mod agent;
 mod bench;
 mod cert;
 mod connect;
+mod cp;
 mod demo;
 mod exit;
 mod gateway;
+mod manage;
 mod options;
+mod place;
 mod program;
 mod run;
+mod serve;
+mod shell;
 mod status;
 mod testbed;
 
@@ -30,31 +35,55 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Cp(cp::Args),
+    Ls(manage::ls::Args),
+    Stat(manage::stat::Args),
+    Cat(manage::cat::Args),
+    Mkdir(manage::mkdir::Args),
+    Rm(manage::rm::Args),
+    Mv(manage::mv::Args),
     Run(run::Args),
     Connect(connect::Args),
     Agent(agent::Args),
     Gateway(gateway::Args),
+    Serve(serve::Args),
     Status(status::Args),
     Cert(cert::Args),
     Bench(bench::BenchArgs),
     Demo(demo::Args),
     Testbed(testbed::TestbedArgs),
+    Completions(shell::Completions),
+    #[command(hide = true)]
+    Manual(shell::Manual),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Cp(args) => cp::run(args),
+        Command::Ls(args) => manage::ls::run(args),
+        Command::Stat(args) => manage::stat::run(args),
+        Command::Cat(args) => manage::cat::run(args),
+        Command::Mkdir(args) => manage::mkdir::run(args),
+        Command::Rm(args) => manage::rm::run(args),
+        Command::Mv(args) => manage::mv::run(args),
         Command::Run(args) => run::run(args),
         Command::Connect(args) => connect::run(args),
         Command::Agent(args) => agent::run(args),
         Command::Gateway(args) => gateway::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Status(args) => status::run(args),
         Command::Cert(args) => cert::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Testbed(args) => testbed::run(args),
+        Command::Completions(args) => shell::completions::<Cli>(&args),
+        Command::Manual(args) => shell::manual::<Cli>(&args),
     };
     result.unwrap_or_else(|error| {
-        let _ = writeln!(std::io::stderr(), "phoebus: {}", exit::sentence(&error));
+        let sentence = exit::sentence(&error);
+        if !sentence.is_empty() {
+            let _ = writeln!(std::io::stderr(), "phoebus: {sentence}");
+        }
         exit::code_of(&error)
     })
 }

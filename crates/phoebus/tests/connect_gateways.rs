@@ -55,6 +55,26 @@ fn each_direction_ends_on_its_own() {
 }
 
 #[test]
+fn the_report_says_of_how_many_connections_a_hop_consists_and_its_rate() {
+    let from_pg1 = "[[peer]]\nname = \"pg1\"\naddress = \"127.0.0.1:1\"\nsecurity = \"none\"\nfrom = [\"127.0.0.0/8\"]\n\
+                    pool = { min = 0 }\n";
+    let (pg1, pg2) = pair("[profile.default]\nstreams = 3\nrate = \"1gbit\"\n", from_pg1);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || (0..2).for_each(|_| drop(listener.accept().unwrap())));
+    let report_with =
+        |option: &str| said(&connect(&[&pg1, &pg2], addr).arg(option).stdin(Stdio::null()).output().unwrap());
+    let told = report_with("-v");
+    assert!(told.contains("ms tcp*3/"), "{told}");
+    let told = report_with("--json");
+    let report: serde_json::Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
+    let of = |key: &str| report["hops"].as_array().unwrap().iter().map(|hop| hop[key].clone()).collect::<Vec<_>>();
+    assert_eq!(of("streams"), [1, 3, 1]);
+    assert_eq!(of("rate")[1], 1_000_000_000);
+    server.join().unwrap();
+}
+
+#[test]
 fn a_server_that_ends_first_is_no_error() {
     let (pg1, pg2) = pair("", "");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

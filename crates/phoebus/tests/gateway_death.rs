@@ -9,21 +9,41 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use support::{Certificates, Gateway, address, assert_reset, pair, session_over, wait_until};
+use support::{Certificates, Gateway, PATIENCE, address, assert_reset, pair, session_over, wait_until};
 
-/// Two gateways with a hop of this transport between them, and beacons beside it where it is not TCP.
+/// By what gateways are joined: every transport with every protection that it can have, and `auto` with one that only QUIC can
+/// give it.
+const HOPS: [(&str, &str); 7] = [
+    ("tcp", "none"),
+    ("tcp", "auth"),
+    ("tcp", "encrypt"),
+    ("udt", "none"),
+    ("udt", "encrypt"),
+    ("quic", "encrypt"),
+    ("auto", "none"),
+];
+
+/// Two gateways with a hop of this transport between them, and beacons beside it where it is not TCP. Silence alone would end
+/// nothing for as long as a test has patience.
 fn pair_by(transport: &str, security: &str) -> (Gateway, Gateway) {
+    const SILENCE: Duration = Duration::from_secs(600);
+    assert!(SILENCE > 5 * PATIENCE);
     let certificates = Certificates::new();
-    let tls = |name: &str| if security == "none" { String::new() } else { certificates.issue(name) };
+    let needs_none = security == "none" && transport != "auto";
+    let tls = |name: &str| if needs_none { String::new() } else { certificates.issue(name) };
     let addrs = [address(), address()].map(|addr| SocketAddr::from((addr, 5006)));
-    let listener = |addr| match transport {
+    let (by, allowed) = if transport == "auto" { ("quic", "allowed = [\"quic\"]\n") } else { (transport, "") };
+    let listener = |addr| match by {
         "tcp" => String::new(),
-        _ => format!("[[listen]]\naddress = \"{addr}\"\ntransport = \"{transport}\"\nsecurity = \"{security}\"\n"),
+        "quic" => format!("[[listen]]\naddress = \"{addr}\"\ntransport = \"quic\"\n"),
+        _ => format!("[[listen]]\naddress = \"{addr}\"\ntransport = \"{by}\"\nsecurity = \"{security}\"\n"),
     };
     let peer = |name: &str, addr, min: u32| {
         format!(
-            "[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\ntransport = \"{transport}\"\n\
-             security = \"{security}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = {min} }}\n"
+            "[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\ntransport = \"{transport}\"\n{allowed}\
+             security = \"{security}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = {min} }}\n\
+             [profile.default]\nidle_timeout = \"{}s\"\n",
+            SILENCE.as_secs()
         )
     };
     let start = |n: usize, name, other, min| {
@@ -42,9 +62,7 @@ fn pair_by(transport: &str, security: &str) -> (Gateway, Gateway) {
 /// gateway dies, once the second. Over a transport that does not show it, the other has to know by its beacon, and not by a
 /// silence that could be the path's.
 fn with_each_victim(test: impl Fn(&mut Gateway, TcpStream, TcpStream)) {
-    for (transport, security) in
-        [("tcp", "none"), ("tcp", "encrypt"), ("udt", "none"), ("udt", "encrypt"), ("quic", "encrypt")]
-    {
+    for (transport, security) in HOPS {
         for first_dies in [true, false] {
             let (mut first, mut second) = pair_by(transport, security);
             let (client, destination) = session_over(&[first.addr, second.addr]);

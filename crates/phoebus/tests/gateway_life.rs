@@ -294,7 +294,11 @@ fn a_gateway_that_cannot_start_says_why_in_one_sentence() {
             1,
             ":5:10: cannot listen on the administration socket /no/such/x: there is no such",
         ),
-        (format!("{local}[limits]\nsessions = 1000000000\n").into(), 2, ": limits.sessions is 1000000000, which with"),
+        (
+            format!("{local}[limits]\nsessions = 1000000000\n").into(),
+            2,
+            ":5:12: limits.sessions is 1000000000, which with",
+        ),
     ];
     for (text, code, expected) in cases {
         let file = dir.path().join("gateway.toml");

@@ -18,7 +18,7 @@ use claim::Claim;
 use phoebus_client::Agents;
 use phoebus_client::environment::variable;
 use phoebus_gateway::Gateway;
-use phoebus_gateway::config::{Agent, Config, Log, LogLevel};
+use phoebus_gateway::config::{Agent, Allowed, Config, Log, LogLevel};
 use phoebus_net::CongestionControl;
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_proto::agent::{By, FirstHop, Running, Secret};
@@ -36,10 +36,13 @@ use tokio::signal::unix::{SignalKind, signal};
 const LOOK: Duration = Duration::from_secs(1);
 /// How long an agent that has taken its name away still serves those who had looked it up: far longer than that takes.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long `auto` waits for a transport while there is another: two losses of a first packet, which is sent again after 1 s.
-const TRY_TIME: Duration = Duration::from_secs(3);
-/// How long it waits for the last, or the only one: a gateway's own patience with a greeting is shorter.
-const START_TIME: Duration = Duration::from_secs(20);
+/// How long an agent waits for its gateway in all: longer than its own patience with each transport that it may have, one after
+/// the other, and with a name.
+const START_TIME: Duration = Duration::from_secs(30);
+/// Whose lines are in an agent's log although they report no failure: what carries the hop, and why.
+const CHOICES: &str = "phoebus_gateway::pool::way";
+/// What carries TLS.
+const TCP: &str = "tcp";
 /// What it says on standard output once it can be used, before what there is to say of the first hop.
 const READY: &str = "ready";
 
@@ -76,7 +79,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         rustix::process::setsid().context("cannot leave the terminal")?;
     }
     // What fills a log by the session would fill the place that its file is in.
-    start_log(&Log { level: LogLevel::Warn, ..Log::default() }, false)?;
+    start_log(&Log { level: LogLevel::Warn, ..Log::default() }, false, Some(CHOICES))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let result = runtime.block_on(plan.serve(args.detached));
     runtime.shutdown_background();
@@ -158,41 +161,35 @@ impl Plan {
 
     /// The agent's gateway, connected to the user's by the first transport that can be had; and what to say of those before it.
     async fn connect(&self, secret: Secret) -> Result<(Gateway, String)> {
-        let own = self.first_hop.port.map_or(self.gateway.port, Into::into);
-        let ways: &[(By, u16)] = match self.first_hop.by {
-            By::Auto => &[(By::Quic, own), (By::Udt, own.saturating_add(1)), (By::Tls, own)],
-            by => &[(by, own)],
+        let gateway = Gateway::start(self.configuration(secret))?;
+        let name = self.gateway.host.to_string();
+        let why = match tokio::time::timeout(START_TIME, gateway.try_peer(&name)).await {
+            Ok(Ok(())) => {
+                let note = instead(&gateway);
+                return Ok((gateway, note));
+            }
+            Ok(Err(failed)) => match &failed[..] {
+                [(_, why)] => why.clone(),
+                several => failures(several),
+            },
+            Err(_) => format!("{name} did not answer within {}", Span(START_TIME)),
         };
-        let mut failures = Vec::new();
-        for (left, &(by, port)) in (0..ways.len()).rev().zip(ways) {
-            let gateway = Gateway::start(self.configuration(by, port, secret))?;
-            let limit = if left > 0 { TRY_TIME } else { START_TIME };
-            let name = self.gateway.host.to_string();
-            match tokio::time::timeout(limit, gateway.try_peer(&name)).await {
-                Ok(Ok(())) if failures.is_empty() => return Ok((gateway, String::new())),
-                Ok(Ok(())) => {
-                    return Ok((
-                        gateway,
-                        format!("the first hop goes by {}, since {}", by.name(), failures.join("; ")),
-                    ));
-                }
-                Ok(Err(why)) => failures.push(why),
-                Err(_) => failures.push(format!("{name} did not answer within {}", Span(limit))),
-            }
-            if ways.len() > 1
-                && let Some(last) = failures.last_mut()
-            {
-                *last = format!("{} could not be had: {last}", by.name());
-            }
-            // What a gateway that cannot be had still tries to do, it does not do for long.
-            gateway.end().await;
-        }
-        let why = failures.join("; ");
+        // What a gateway that cannot be had still tries to do, it does not do for long.
+        gateway.end().await;
         Err(Exit::with(exit::UNREACHABLE, format!("no first hop by {} to {}: {why}", self.first_hop, self.gateway)))
     }
 
-    fn configuration(&self, by: By, port: u16, secret: Secret) -> Config {
-        let transport = if by == By::Tls { "tcp" } else { by.name() };
+    fn configuration(&self, secret: Secret) -> Config {
+        let port = self.first_hop.port.map_or(self.gateway.port, Into::into);
+        let ways: &[(By, Option<u16>)] = match self.first_hop.by {
+            // QUIC has the session port of UDP.
+            By::Auto => &[(By::Quic, None), (By::Udt, Some(port.saturating_add(1))), (By::Tls, None)],
+            by => &[(by, None)],
+        };
+        let allowed = |&(by, port): &(By, Option<u16>)| Allowed {
+            transport: if by == By::Tls { TCP.to_owned() } else { by.name().to_owned() },
+            port,
+        };
         let congestion_control = match self.settings.congestion_control.as_deref() {
             None => CongestionControl::System,
             Some("bbr") => CongestionControl::Auto,
@@ -201,7 +198,7 @@ impl Plan {
         Config::agent(Agent {
             gateway: self.gateway.clone(),
             port,
-            transport: transport.to_owned(),
+            ways: ways.iter().map(allowed).collect(),
             congestion_control,
             credentials: self.credentials.clone(),
             contact: self.settings.user.clone(),
@@ -226,6 +223,29 @@ impl Plan {
         rustix::stdio::dup2_stdout(&nothing).context("cannot let go of standard output")?;
         std::env::set_current_dir("/").context("cannot leave the working directory")
     }
+}
+
+/// What to say of an `agent` that could not have the transport that is preferred; nothing if it could.
+fn instead(agent: &Gateway) -> String {
+    let pool = agent.status().pools.into_iter().next();
+    let Some((transport, choice)) = pool.and_then(|pool| Some((pool.transport, pool.choice?))) else {
+        return String::new();
+    };
+    match choice.failed.is_empty() {
+        true => String::new(),
+        false => format!("the first hop goes by {}, since {}", called(&transport), failures(&choice.failed)),
+    }
+}
+
+/// Transports that could not be had, and why.
+fn failures(failed: &[(String, String)]) -> String {
+    let failed = failed.iter().map(|(transport, why)| format!("{} could not be had: {why}", called(transport)));
+    failed.collect::<Vec<_>>().join("; ")
+}
+
+/// What `--first-hop` calls a transport of an agent.
+fn called(transport: &str) -> &str {
+    if transport == TCP { By::Tls.name() } else { transport }
 }
 
 /// Whom the agent trusts, and the user's certificate if there is one.

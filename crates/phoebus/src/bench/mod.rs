@@ -33,6 +33,7 @@ mod rate;
 mod relay;
 mod report;
 mod results;
+mod sc09;
 mod short;
 mod stats;
 mod table;
@@ -77,6 +78,8 @@ enum BenchCommand {
     Fairness(fairness::FairnessArgs),
     /// Rates, as the link counts them: of one and of several sessions, before and after a change.
     Rate(rate::RateArgs),
+    /// GridFTP's own programs, direct and through gateways: the SC09 paper's figures. Needs `make xio`.
+    Sc09(sc09::Sc09Args),
     /// The emulated links against their own settings.
     Emulator(emulator::EmulatorArgs),
     /// The programs that experiments run.
@@ -143,6 +146,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Bottleneck(args) => measure_once(&bottleneck::Bottleneck::new(&args), &args.common),
         BenchCommand::Fairness(args) => measure(&fairness::Fairness::new(&args), &args.common),
         BenchCommand::Rate(args) => measure(&rate::RateHeld::new(&args), &args.common),
+        BenchCommand::Sc09(args) => measure(&sc09::Figures::new(&args), &args.common),
         BenchCommand::Emulator(args) => {
             let store = prepare("emulator", &args.common)?;
             let (results, report) = emulator::run(&args, &store)?;

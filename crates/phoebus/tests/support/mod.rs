@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+pub mod gridftp;
 pub mod path;
 pub mod place;
+pub mod serve;
 
 use phoebus_net::credentials::Authority;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
@@ -308,8 +310,18 @@ impl Certificates {
 
     /// The section `[tls]` of a gateway of this name.
     pub fn issue(&self, name: &str) -> String {
-        let issued = self.authority.issue(name, &[], SystemTime::now(), Duration::from_secs(3600)).unwrap();
-        let path = |file: String| self.dir.path().join(file);
+        self.issue_for(name, Duration::from_secs(3600))
+    }
+
+    /// A file of these certificates.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The same, with a certificate that counts for `life`; one that was there for that name is replaced.
+    pub fn issue_for(&self, name: &str, life: Duration) -> String {
+        let issued = self.authority.issue(name, &[], SystemTime::now(), life).unwrap();
+        let path = |file: String| self.file(&file);
         let [certificate, key] = [path(format!("{name}.pem")), path(format!("{name}.key"))];
         std::fs::write(&certificate, issued.certificate).unwrap();
         std::fs::write(&key, issued.key).unwrap();

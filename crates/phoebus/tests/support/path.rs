@@ -42,6 +42,8 @@ pub struct Path {
     pub testbed: Testbed,
     /// As [`HOSTS`].
     pub gateways: Vec<Child>,
+    /// The authority of both, and what it has issued.
+    pub certificates: Certificates,
     dir: tempfile::TempDir,
 }
 
@@ -56,10 +58,10 @@ impl Path {
             ..Sc09::default()
         };
         let testbed = Testbed::up(&settings.scenario()).unwrap();
-        let mut path = Self { testbed, gateways: Vec::new(), dir: tempfile::tempdir().unwrap() };
-        let certificates = Certificates::new();
+        let (dir, certificates) = (tempfile::tempdir().unwrap(), Certificates::new());
+        let mut path = Self { testbed, gateways: Vec::new(), certificates, dir };
         for (host, peer) in [("pg1", "pg2"), ("pg2", "pg1")] {
-            let config = path.configuration(joined, host, peer, &certificates);
+            let config = path.configuration(joined, host, peer);
             path.start(host, &config);
         }
         for host in HOSTS {
@@ -75,9 +77,9 @@ impl Path {
         Self::up(&Joined { transport, profile, ..Joined::default() })
     }
 
-    fn configuration(&self, joined: &Joined, host: &str, peer: &str, certificates: &Certificates) -> String {
+    fn configuration(&self, joined: &Joined, host: &str, peer: &str) -> String {
         let Joined { transport, security, peer: terms, profile, more, .. } = joined;
-        let tls = if *security == "none" { String::new() } else { certificates.issue(host) };
+        let tls = if *security == "none" { String::new() } else { self.certificates.issue(host) };
         let by = match *transport {
             "tcp" => None,
             "auto" => Some("quic"),

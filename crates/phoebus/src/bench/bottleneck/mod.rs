@@ -137,7 +137,7 @@ const ROWS: [Row; 10] = [
     through("tcp", "Phoebus, tcp-bbr", "bbr", false, Colour::Green),
     through("quic", "Phoebus, quic", "quic", false, Colour::Purple),
     through("udt", "Phoebus, udt", "udt", false, Colour::Orange),
-    through("udt-native", "Phoebus, udt native", "udt-native", false, Colour::Blue),
+    through("udt-native", "Phoebus, udt native", "udt-native", false, Colour::Wine),
     through("tcp-held", "Phoebus, tcp at the rate", "bbr", true, Colour::Black),
     through("quic-held", "Phoebus, quic at the rate", "quic", true, Colour::LightGrey),
     through("udt-held", "Phoebus, udt at the rate", "udt", true, Colour::Vermilion),

@@ -1,7 +1,8 @@
 //! Plots as SVG: bars side by side, lines with markers, each value with its spread, or traces over time.
 //!
 //! A [`Chart`] says what is shown; [`Chart::to_svg`] draws it. The files stand alone: no script, no style sheet, fonts by
-//! family, a white ground, colours that people with any colour vision can tell apart (Okabe and Ito's), a legend.
+//! family, a white ground, colours that people with any colour vision can tell apart (Okabe and Ito's, and a wine
+//! of Tol's), a legend.
 
 mod scale;
 mod svg;
@@ -84,6 +85,7 @@ pub(crate) enum Colour {
     Purple,
     Orange,
     Vermilion,
+    Wine,
 }
 
 impl Point {
@@ -112,6 +114,7 @@ impl Colour {
             Self::Purple => "#cc79a7",
             Self::Orange => "#e69f00",
             Self::Vermilion => "#d55e00",
+            Self::Wine => "#882255",
         }
     }
 }

@@ -34,7 +34,7 @@ impl Chart {
             Kind::Traces => canvas.traces(&self.series, &x, &y),
         }
         canvas.marks(&self.marks, &y);
-        canvas.legend(&self.series);
+        canvas.legend(&self.series, &self.marks, &y);
         canvas.finish()
     }
 }
@@ -191,12 +191,18 @@ impl Canvas {
         }
     }
 
-    /// Below the marks' texts, from the bottom up, so that neither covers the other.
-    fn legend(&mut self, series: &[Series]) {
+    /// At the bottom, or where no text of a mark stands: neither covers the other.
+    fn legend(&mut self, series: &[Series], marks: &[(f64, String)], y_axis: &Fitted) {
         let x = WIDTH - RIGHT + 14.0;
         let is_new = |(place, one): &(usize, &Series)| series[..*place].iter().all(|other| other.name != one.name);
         let series: Vec<_> = series.iter().enumerate().filter(is_new).map(|(_, one)| one).collect();
-        let first = HEIGHT - BOTTOM - 6.0 - 20.0 * series.len().saturating_sub(1) as f64;
+        let length = 20.0 * series.len().saturating_sub(1) as f64;
+        let marks: Vec<_> = marks.iter().filter_map(|(value, _)| down(y_axis, *value)).collect();
+        let (highest, lowest) = (TOP + 12.0, HEIGHT - BOTTOM - 6.0 - length);
+        let is_free = |first: &f64| marks.iter().all(|mark| *mark < first - 20.0 || *mark > first + length + 20.0);
+        let beside = marks.iter().flat_map(|mark| [mark - length - 21.0, mark + 21.0]);
+        let places = [lowest, highest].into_iter().chain(beside.filter(|first| (highest..=lowest).contains(first)));
+        let first = places.into_iter().find(is_free).unwrap_or(lowest);
         for (number, one) in series.iter().enumerate() {
             let y = first + 20.0 * number as f64;
             let colour = one.colour.hex();
@@ -293,6 +299,20 @@ mod tests {
         }
         // The value of 0 has no place on a logarithmic axis: three markers of circle and square, the marks of the legend aside.
         assert_eq!(svg.matches("<circle ").count() + svg.matches("width=\"8\"").count(), 3);
+    }
+
+    #[test]
+    fn a_legend_covers_no_text_of_a_mark() {
+        for value in [10.0, 60.0, 140.0, 450.0, 790.0, 890.0] {
+            let mut chart = chart(Kind::Lines, Scale::Linear, Scale::Linear);
+            chart.marks[0].0 = value;
+            let svg = chart.to_svg();
+            let [mark] = numbers(&svg, "text", ">target 800<", "y")[..] else { panic!("one text of a mark") };
+            for name in [">direct<", ">Phoebus<"] {
+                let [name] = numbers(&svg, "text", name, "y")[..] else { panic!("one text in the legend") };
+                assert!((mark - name).abs() >= 12.0, "a mark at {value}: {mark} and {name}");
+            }
+        }
     }
 
     #[test]

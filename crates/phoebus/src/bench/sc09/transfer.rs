@@ -1,0 +1,227 @@
+//! One transfer without an end: watched at its receiver from the first byte of data on, and ended when its time is over. So what is
+//! counted is what has arrived, and neither logins nor handshakes count, whose time stands apart (S31, R8).
+
+use crate::bench::flows::{BUSY, GOODPUT, cpu};
+use crate::bench::results::{Metric, Reading};
+use crate::bench::usage::Watch;
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// From the start of the client to the first byte of data at the receiver.
+pub(super) const SET_UP: Metric = Metric { name: "set-up", unit: "s" };
+/// What a client used of one processor while data went.
+pub(super) const SHARE: Metric = Metric { name: "client's share of a processor", unit: "%" };
+
+/// How often is looked for the first byte.
+const LOOK: Duration = Duration::from_millis(2);
+/// How often a client is looked at while data go.
+const GLANCE: Duration = Duration::from_millis(100);
+/// What a receiver has written when data come, and not only what it has to say: a quarter of a block of MODE E.
+const FIRST: u64 = 64 << 10;
+/// How long processes may take to end that were told to.
+const PARTING: Duration = Duration::from_secs(10);
+
+/// The processes that receive: those of a name among the children of a server, and theirs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Receiver {
+    pub(super) server: u32,
+    /// As the kernel has it, 15 characters at most.
+    pub(super) name: &'static str,
+}
+
+/// A program that sends; what it says goes to a file. Dropping it kills it.
+pub(super) struct Client {
+    child: Child,
+    said: PathBuf,
+}
+
+impl Client {
+    /// Starts `command`.
+    pub(super) fn start(mut command: Command, said: &Path) -> anyhow::Result<Self> {
+        let file = File::create(said).with_context(|| format!("cannot write {}", said.display()))?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+        Ok(Self { child, said: said.to_owned() })
+    }
+
+    /// What it has said up to now.
+    pub(super) fn said(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.said).unwrap_or_default()).into_owned()
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        let Some(status) = self.child.try_wait()? else { return Ok(()) };
+        let said = self.said();
+        let errors: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        bail!(
+            "the client ended before its time: {status}, saying: {}",
+            errors[errors.len().saturating_sub(3)..].join(" / ")
+        )
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // It may have ended by itself; there is nobody to tell.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Receiver {
+    fn processes(self) -> Vec<u32> {
+        let is_one = |pid: &u32| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim_end() == self.name
+        };
+        descendants(self.server).into_iter().filter(is_one).collect()
+    }
+
+    /// Bytes that they have written, in whatever direction: those of data are all but a few.
+    fn written(self) -> u64 {
+        let of = |pid: u32| {
+            let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+            io.lines().find_map(|line| line.strip_prefix("wchar: ")?.trim().parse::<u64>().ok())
+        };
+        self.processes().into_iter().filter_map(of).sum()
+    }
+
+    /// Ends them: some of GCT's would wait for their lost client for ever.
+    fn end(self) {
+        let deadline = Instant::now() + PARTING;
+        while !self.processes().is_empty() && Instant::now() < deadline {
+            for pid in self.processes().into_iter().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
+                // Gone already, if that fails.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            std::thread::sleep(GLANCE);
+        }
+    }
+}
+
+/// Lets `client` send for `seconds` from the first byte on, which has to arrive within `limit`, and then ends it at both sides.
+/// What others on the way use, by their roles, is watched beside it.
+pub(super) fn watch(
+    client: &mut Client,
+    began: Instant,
+    receiver: Receiver,
+    seconds: u64,
+    others: &[(&'static str, u32)],
+    limit: Duration,
+) -> anyhow::Result<Vec<Reading>> {
+    let result = measure(client, began, receiver, seconds, others, limit);
+    // The client first: nobody is to take its end for one of the transfer.
+    let _ = client.child.kill();
+    let _ = client.child.wait();
+    receiver.end();
+    result
+}
+
+fn measure(
+    client: &mut Client,
+    began: Instant,
+    receiver: Receiver,
+    seconds: u64,
+    others: &[(&'static str, u32)],
+    limit: Duration,
+) -> anyhow::Result<Vec<Reading>> {
+    let mut before = receiver.written();
+    while before < FIRST {
+        client.check()?;
+        if began.elapsed() > limit {
+            bail!("no data arrived within {} s", limit.as_secs());
+        }
+        std::thread::sleep(LOOK);
+        before = receiver.written();
+    }
+    let first = Instant::now();
+    let own = client.child.id();
+    let senders = std::iter::once(own).chain(descendants(own)).map(|pid| ("client", pid));
+    let roles: Vec<_> = senders.chain(others.iter().copied()).collect();
+    let usage = Watch::start(&roles)?;
+    while first.elapsed() < Duration::from_secs(seconds) {
+        std::thread::sleep(GLANCE.min(Duration::from_secs(seconds).saturating_sub(first.elapsed())));
+        client.check()?;
+    }
+    let bytes = receiver.written().saturating_sub(before);
+    let took = first.elapsed().as_secs_f64();
+    let usage = usage.stop()?;
+    let mut readings = vec![
+        (GOODPUT, bytes as f64 * 8e-6 / took),
+        (SET_UP, first.duration_since(began).as_secs_f64()),
+        (BUSY, usage.busy),
+    ];
+    for (role, used) in usage.roles {
+        readings.push((cpu(role), used * 1e9 / bytes.max(1) as f64));
+        if role == "client" {
+            readings.push((SHARE, 100.0 * used / usage.seconds));
+        }
+    }
+    Ok(readings)
+}
+
+/// The children of a process, and theirs.
+fn descendants(pid: u32) -> Vec<u32> {
+    let mut all = Vec::new();
+    let mut left = vec![pid];
+    while let Some(parent) = left.pop() {
+        let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        for thread in threads {
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            let children = children.split_whitespace().filter_map(|child| child.parse::<u32>().ok());
+            let children: Vec<_> = children.collect();
+            left.extend(&children);
+            all.extend(children);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::process::Background;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn value(readings: &[Reading], metric: Metric) -> f64 {
+        readings.iter().find(|(one, _)| *one == metric).unwrap().1
+    }
+
+    /// A receiver that says little at first, and a client that only waits.
+    #[test]
+    fn counts_what_a_receiver_writes_from_the_first_byte_on() {
+        let room = tempfile::tempdir().unwrap();
+        let script = "dd if=/dev/zero of=/dev/null bs=1000 count=3 2>/dev/null; \
+                      sleep 0.3; (while :; do sleep 0.01; echo; done) & exec dd if=/dev/zero of=/dev/null bs=65536";
+        let server = Background::start("the server", shell(&format!("({script}) & wait"))).unwrap();
+        let began = Instant::now();
+        let mut client = Client::start(shell("echo hello; exec sleep 600"), &room.path().join("said")).unwrap();
+        let receiver = Receiver { server: server.pid(), name: "dd" };
+        let readings =
+            watch(&mut client, began, receiver, 1, &[("gateways", std::process::id())], Duration::from_secs(60))
+                .unwrap();
+        assert!(value(&readings, GOODPUT) > 1.0, "{readings:?}");
+        assert!(value(&readings, SET_UP) > 0.2 && value(&readings, SHARE) < 50.0, "{readings:?}");
+        assert_eq!(client.said(), "hello\n");
+        assert_eq!(receiver.processes(), Vec::<u32>::new(), "it was ended");
+    }
+
+    #[test]
+    fn a_client_that_ends_is_quoted() {
+        let room = tempfile::tempdir().unwrap();
+        let server = Background::start("the server", shell("exec sleep 600")).unwrap();
+        let mut client = Client::start(shell("echo one; echo two >&2; exit 3"), &room.path().join("said")).unwrap();
+        let receiver = Receiver { server: server.pid(), name: "dd" };
+        let error = watch(&mut client, Instant::now(), receiver, 1, &[], Duration::from_secs(60)).unwrap_err();
+        assert_eq!(error.to_string(), "the client ended before its time: exit status: 3, saying: one / two");
+    }
+}

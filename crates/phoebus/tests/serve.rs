@@ -1,0 +1,98 @@
+//! `phoebus serve` as a process: its options, its log and its end.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::fs;
+use std::process::{Command, Output};
+use support::serve::{Serve, run, with_input};
+
+/// Runs a script with a server's address as `HOST` and `PORT`, and a directory of its own as `DIR`.
+fn python(serve: &Serve, script: &str) -> Output {
+    let before = "import ftplib, io, os, sys\nhost, port, dir = sys.argv[1], int(sys.argv[2]), sys.argv[3]\n\
+        def login(name='anonymous', password='me@'):\n    f = ftplib.FTP(timeout=30)\n    f.connect(host, port)\n    f.login(name, password)\n    return f\n";
+    let mut command = Command::new("python3");
+    command.args(["-c", &[before, script].concat(), "127.0.0.1", &serve.port().to_string()]).arg(serve.local());
+    run(&mut command)
+}
+
+fn ok(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn users_log_in_with_their_passwords_and_see_their_own() {
+    let mut hash = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+    let hashed = with_input(hash.args(["serve", "--hash-password"]), b"s3cret word\n");
+    let config = format!(
+        "[limits]\nper_user = 2\n[[user]]\nname = \"jane\"\npassword = \"{}\"\nroot = \"ROOT\"\n",
+        hashed.trim()
+    );
+    let serve = Serve::configured(&config);
+    fs::write(serve.path("hers"), "hers").unwrap();
+    let script = r#"
+f = login('jane', 's3cret word'); assert f.nlst() == ['hers']; f.storbinary('STOR own', io.BytesIO(b'own'))
+assert f.sendcmd('SITE WHOAMI') == '200 jane'
+for name, password in [('jane', 'other'), ('nobody', 's3cret word'), ('anonymous', 'me@')]:
+    try: login(name, password); raise SystemExit(name + ' is in')
+    except ftplib.error_perm as e: assert str(e).startswith('530'), e
+g = login('jane', 's3cret word')
+try: login('jane', 's3cret word'); raise SystemExit('a third connection')
+except ftplib.error_perm as e: assert str(e).startswith('530'), e
+"#;
+    ok(&python(&serve, script));
+    let log = serve.log();
+    assert!(log.contains("jane") && !log.contains("s3cret"), "{log}");
+}
+
+#[test]
+fn a_server_that_is_told_to_end_lets_transfers_finish() {
+    let serve = Serve::writable();
+    let script = r#"
+import os, signal, time
+f = login(); f.voidcmd('TYPE I'); idle = login()
+s = f.transfercmd('STOR x'); s.sendall(b'x' * 100000)
+os.kill(int(open(os.path.join(dir, 'pid')).read()), signal.SIGTERM)
+assert idle.file.readline().startswith('421')
+s.sendall(b'y' * 100000); s.close()
+assert f.voidresp().startswith('226'); assert f.file.readline().startswith('421')
+"#;
+    ok(&python(&serve, script));
+    assert_eq!(fs::metadata(serve.path("x")).unwrap().len(), 200_000);
+    assert!(serve.ended().success());
+}
+
+#[test]
+fn transfers_that_do_not_finish_are_stopped_and_put_away() {
+    let serve = Serve::configured("[limits]\ndrain = \"1s\"\n[anonymous]\nroot = \"ROOT\"\nread_only = false\n");
+    let script = r#"
+import os, signal
+f = login(); f.voidcmd('TYPE I')
+s = f.transfercmd('STOR x'); s.sendall(b'x' * 100000)
+os.kill(int(open(os.path.join(dir, 'pid')).read()), signal.SIGTERM)
+for code in '426', '421':
+    line = f.file.readline(); assert line.startswith(code), line
+"#;
+    ok(&python(&serve, script));
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+    assert_eq!(serve.ended().code(), Some(1));
+}
+
+#[test]
+fn the_example_can_be_used_and_what_cannot_is_named() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/serve-dtn.toml");
+    let serve = |arguments: &[&str]| run(Command::new(env!("CARGO_BIN_EXE_phoebus")).arg("serve").args(arguments));
+    assert!(ok(&serve(&["--config", example, "--check"])).contains("valid"));
+    for (arguments, says) in [
+        (&["--check"][..], "--root DIR with --anonymous"),
+        (&["--root", "/gone", "--anonymous"], "/gone does not exist"),
+        (&["--config", "/gone.toml"], "cannot read /gone.toml"),
+    ] {
+        let output = serve(arguments);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && text.contains(says), "{arguments:?}: {text}");
+    }
+}

@@ -1,0 +1,166 @@
+//! `phoebus serve` as a process, and programs that are run against it.
+
+use super::PATIENCE;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A running server. Dropped, it is killed.
+pub struct Serve {
+    child: Child,
+    addr: SocketAddr,
+    /// `root`, what it serves; `local`, what clients have; the log and the configuration.
+    dir: TempDir,
+}
+
+impl Serve {
+    /// One that lets everybody do everything.
+    pub fn writable() -> Self {
+        Self::start(|dir| {
+            ["--anonymous", "--root"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain([dir.join("root").display().to_string()])
+                .collect()
+        })
+    }
+
+    /// One that lets everybody read.
+    pub fn reading() -> Self {
+        Self::start(|dir| {
+            let root = dir.join("root").display().to_string();
+            ["--anonymous".to_owned(), "--read-only".to_owned(), "--root".to_owned(), root].into()
+        })
+    }
+
+    /// One with this configuration, in which `ROOT` is what it serves.
+    pub fn configured(config: &str) -> Self {
+        Self::start(|dir| {
+            let file = dir.join("serve.toml");
+            fs::write(&file, config.replace("ROOT", "root")).unwrap();
+            ["--config".to_owned(), file.display().to_string()].into()
+        })
+    }
+
+    fn start(arguments: impl FnOnce(&Path) -> Vec<String>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["root", "local"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments(dir.path()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(dir.path().join("log")).unwrap());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let addr = line.trim().strip_prefix("listening on ").map(|addr| addr.parse().unwrap());
+        fs::write(dir.path().join("local/pid"), child.id().to_string()).unwrap();
+        let log = || fs::read_to_string(dir.path().join("log")).unwrap();
+        let addr = addr.unwrap_or_else(|| panic!("the server says {line:?}:\n{}", log()));
+        Self { child, addr, dir }
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.addr.port()
+    }
+
+    /// The URL of a path in it.
+    pub fn url(&self, path: &str) -> String {
+        format!("ftp://{}/{path}", self.addr)
+    }
+
+    /// Where that is on disk.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join("root").join(path)
+    }
+
+    /// A directory for what clients have. The server's process number is in the file `pid` there.
+    pub fn local(&self) -> PathBuf {
+        self.dir.path().join("local")
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// Names beneath the root that begin with a dot: drafts and journals that were left.
+    pub fn hidden(&self) -> Vec<String> {
+        let found = run(Command::new("find").arg(self.path("")).args(["-name", ".*", "-printf", "%P\\n"]));
+        String::from_utf8_lossy(&found.stdout).lines().filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// Waits for its end.
+    pub fn ended(mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "the server does not end:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a program to its end, in bounded time.
+pub fn run(command: &mut Command) -> Output {
+    let program = command.get_program().to_owned();
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.unwrap_or_else(|error| panic!("{program:?}: {error}; scripts/setup installs it"));
+    let pid = child.id();
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(child.wait_with_output()));
+    match ended.recv_timeout(2 * PATIENCE) {
+        Ok(output) => output.unwrap(),
+        Err(_) => {
+            let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
+            let output = ended.recv_timeout(PATIENCE).unwrap().unwrap();
+            panic!(
+                "{program:?} hangs:\n{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+    }
+}
+
+/// What a program prints that is given `input`.
+pub fn with_input(command: &mut Command, input: &[u8]) -> String {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Bytes that differ everywhere, the same every time.
+pub fn bytes(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend(state.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
