@@ -4,13 +4,17 @@ CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PHOEBUS = $(TARGET)/release/phoebus
 
-.PHONY: all build demo test bench check fuzz clean
+.PHONY: all build xio demo test bench check fuzz clean install install-xio
 
 all: build
 
 # The binary and the preload library, side by side in target/release.
 build:
 	$(CARGO) build --release --workspace
+
+# The Globus XIO driver, in target/xio; needs libglobus-xio-dev.
+xio: build
+	$(MAKE) -C xio
 
 # Moves real data over an emulated WAN, directly and through two gateways, and compares.
 demo:
@@ -22,13 +26,21 @@ demo:
 test:
 	scripts/setup test
 	$(MAKE) build
-	$(CARGO) test --release --workspace --all-features
+	$(MAKE) -C xio test
+	CARGO="$(CARGO)" scripts/test
 
-# The experiments; tables go to docs/benchmarks.md by hand, after a look at them.
+# The experiments; tables go to docs/benchmarks.md by hand, after a look at them, which also says how long each takes. Those
+# behind the names are done once more with what carries the hops compared. Some: make bench EXPERIMENTS="udt cpu" COMPARED=
+EXPERIMENTS ?= emulator udt relay latency short cpu rate bottleneck fairness throughput sc09
+COMPARED ?= latency short throughput
+TRANSPORTS ?= bbr,cubic,quic,udt,auto
 bench:
 	scripts/setup test
 	$(MAKE) build
-	for name in emulator relay latency short throughput; do $(PHOEBUS) bench $$name || exit 1; done
+	$(MAKE) -C xio
+	for name in $(EXPERIMENTS); do $(PHOEBUS) bench $$name || exit 1; done
+	for name in $(COMPARED); do \
+		$(PHOEBUS) bench $$name --transport $(TRANSPORTS) --out bench-results/transports || exit 1; done
 
 # What a reviewer should never have to say.
 check:
@@ -36,6 +48,7 @@ check:
 	$(CARGO) clippy --release --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --all-features
 	$(CARGO) deny --all-features check bans licenses sources
+	cd fuzz && $(CARGO) clippy --release -- -D warnings
 
 # A minute for each fuzz target; needs a nightly toolchain and cargo-fuzz.
 FUZZ_SECONDS ?= 60
@@ -45,3 +58,42 @@ fuzz:
 
 clean:
 	$(CARGO) clean
+
+# What is built is installed as it is: `make && sudo make install PREFIX=/usr`. DESTDIR is for packages.
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR ?= $(PREFIX)/share/man
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+# Of the workspace, and of libphoebus's interface: what a change of that changes (before 1.0 the second number too).
+VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -1)
+INTERFACE := $(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[1-9][0-9]*)\..*/\1/')
+FILL = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@BINDIR@|$(BINDIR)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
+	-e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|'
+
+install:
+	install -D $(PHOEBUS) $(DESTDIR)$(BINDIR)/phoebus
+	install -D -m 644 $(TARGET)/release/libphoebus.so $(DESTDIR)$(LIBDIR)/libphoebus.so.$(VERSION)
+	ln -sf libphoebus.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libphoebus.so.$(INTERFACE)
+	ln -sf libphoebus.so.$(INTERFACE) $(DESTDIR)$(LIBDIR)/libphoebus.so
+	install -D -m 644 $(TARGET)/release/libphoebus_preload.so $(DESTDIR)$(LIBDIR)/phoebus/libphoebus_preload.so
+	install -d $(DESTDIR)$(INCLUDEDIR)
+	install -m 644 crates/capi/include/*.h $(DESTDIR)$(INCLUDEDIR)
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UNITDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man3
+	$(FILL) crates/capi/phoebus.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/phoebus.pc
+	$(FILL) packaging/phoebus-gateway.service.in > $(DESTDIR)$(UNITDIR)/phoebus-gateway.service
+	install -m 644 crates/capi/man/*.3 $(DESTDIR)$(MANDIR)/man3
+	# A page is found by each of its names.
+	for page in crates/capi/man/*.3; do for name in $$(sed -n '/^\.SH NAME/{n;s/ \\-.*//;s/,//g;p;}' $$page); do \
+		[ $$name.3 = $${page##*/} ] || ln -sf $${page##*/} $(DESTDIR)$(MANDIR)/man3/$$name.3; done; done
+	$(PHOEBUS) manual $(DESTDIR)$(MANDIR)/man1
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	$(PHOEBUS) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/phoebus
+	$(PHOEBUS) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_phoebus
+	$(PHOEBUS) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/phoebus.fish
+
+# Builds the Globus XIO driver, and installs it with what it needs: `make install-xio PREFIX=/usr`; needs libglobus-xio-dev (S10).
+install-xio: xio
+	$(MAKE) install
+	$(MAKE) -C xio install
