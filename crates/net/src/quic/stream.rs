@@ -127,13 +127,29 @@ impl QuicStream {
     /// Makes the send window suit what may be on its way. Acknowledgements, which change that, are what a full window's
     /// writers are woken by.
     fn fit_send_window(&self) {
-        let Shared { connection, gauge, sending: [now, most], .. } = &*self.shared;
-        let (has, most) = (now.load(Relaxed), most.load(Relaxed));
-        let wants = gauge.held().map_or_else(|| settings::sending(gauge.window(), most), |held| (2 * held).min(most));
+        let has = self.shared.sending[0].load(Relaxed);
+        let wants = self.wanted_send_window();
         if wants > has + has / 8 || wants < has / 2 {
-            now.store(wants, Relaxed);
-            connection.set_send_window(wants);
+            self.set_send_window(wants);
         }
+    }
+
+    /// The window is full. Whoever waits for room is woken by the first acknowledgement that makes some: of a window that is
+    /// smaller by a quarter until then, so that there is room for many packets and not for those few.
+    fn narrow_send_window(&self) {
+        let wants = self.wanted_send_window();
+        self.set_send_window(wants - wants / 4);
+    }
+
+    fn wanted_send_window(&self) -> u64 {
+        let Shared { gauge, sending: [_, most], .. } = &*self.shared;
+        let most = most.load(Relaxed);
+        gauge.held().map_or_else(|| settings::sending(gauge.window(), most), |held| (2 * held).min(most))
+    }
+
+    fn set_send_window(&self, size: u64) {
+        self.shared.sending[0].store(size, Relaxed);
+        self.shared.connection.set_send_window(size);
     }
 
     /// Bytes that the connection has received and no stream of it has read, give or take what is no stream.
@@ -227,7 +243,10 @@ impl Duplex for QuicStream {
                 Ok(n)
             }
             Poll::Ready(Err(error)) => Err(self.fail_write(error)),
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+            Poll::Pending => {
+                self.narrow_send_window();
+                Err(io::ErrorKind::WouldBlock.into())
+            }
         }
     }
 
@@ -376,7 +395,7 @@ impl Duplex for QuicStream {
             congestion_window: u32::try_from(path.cwnd / mtu).unwrap_or(u32::MAX),
             sending_period_ns: 0,
             segment_size: u32::from(path.current_mtu),
-            send_buffer: self.shared.sending[0].load(Relaxed),
+            send_buffer: self.wanted_send_window(),
             receive_buffer: windows.receive + windows.aside,
             congestion_control: (*control).to_owned(),
             last_ack_ms: millis(gauge.unheard(Instant::now())),

@@ -255,3 +255,39 @@ async fn a_rate_holds_a_stream_back_and_can_be_lifted() {
     sent.unwrap();
     assert!(got.unwrap() == bytes);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_waits_for_room_finds_much_of_it() {
+    const TOTAL: usize = 30_000_000;
+    let pair = Pair::new();
+    let path = Path::new(pair.target().addr, Duration::from_millis(5), |_| Some(Duration::ZERO));
+    let near = pair.client.connect(&target(path.addr, "pg2.test"), &pair.profile, PATIENCE).await.unwrap();
+    let bytes = pattern(TOTAL, 5);
+    let send = async {
+        let (mut sent, mut rooms) = (0, Vec::new());
+        while sent < TOTAL {
+            let mut room = 0;
+            while let Ok(n) = near.try_write(&bytes[sent + room..], false) {
+                room += n;
+                if sent + room == TOTAL {
+                    break;
+                }
+            }
+            // What is left at the end says nothing, and something else may have woken it.
+            if room > 0 && sent + room < TOTAL {
+                rooms.push(room);
+            }
+            sent += room;
+            near.writable().await.unwrap();
+        }
+        rooms
+    };
+    let receive = async {
+        let far = pair.accept().await;
+        read_exactly(&far, TOTAL).await.unwrap() == bytes
+    };
+    let (rooms, is_whole) = soon(async { tokio::join!(send, receive) }).await;
+    assert!(is_whole);
+    // The window is 2 MiB or more, and an acknowledgement tells of some packets.
+    assert!(rooms.len() > 1 && rooms.iter().all(|room| *room >= 256 << 10), "{rooms:?}");
+}

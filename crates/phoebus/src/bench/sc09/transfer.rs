@@ -201,7 +201,7 @@ mod tests {
     fn counts_what_a_receiver_writes_from_the_first_byte_on() {
         let room = tempfile::tempdir().unwrap();
         let script = "dd if=/dev/zero of=/dev/null bs=1000 count=3 2>/dev/null; \
-                      sleep 0.3; (while :; do sleep 0.01; echo; done) & exec dd if=/dev/zero of=/dev/null bs=65536";
+                      sleep 0.3; while :; do sleep 0.01; echo; done | dd if=/dev/zero of=/dev/null bs=65536";
         let server = Background::start("the server", shell(&format!("({script}) & wait"))).unwrap();
         let began = Instant::now();
         let mut client = Client::start(shell("echo hello; exec sleep 600"), &room.path().join("said")).unwrap();
