@@ -31,7 +31,7 @@ test:
 
 # The experiments; tables go to docs/benchmarks.md by hand, after a look at them, which also says how long each takes. Those
 # behind the names are done once more with what carries the hops compared. Some: make bench EXPERIMENTS="udt cpu" COMPARED=
-EXPERIMENTS ?= emulator udt relay latency short cpu rate bottleneck fairness throughput sc09
+EXPERIMENTS ?= emulator udt relay latency short cpu rate bottleneck fairness throughput gridftp sc09
 COMPARED ?= latency short throughput
 TRANSPORTS ?= bbr,cubic,quic,udt,auto
 bench:

@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 pub mod gct;
+pub mod lab;
 
 use phoebus_gridftp::server::config::Anonymous;
 use phoebus_gridftp::server::{Config, Server};

@@ -18,6 +18,7 @@ mod engine;
 mod fairness;
 mod flows;
 mod gateway;
+mod gridftp;
 mod haproxy;
 mod hop;
 mod iperf;
@@ -38,6 +39,7 @@ mod short;
 mod stats;
 mod table;
 mod throughput;
+mod transfer;
 mod transports;
 mod usage;
 mod wan;
@@ -80,6 +82,8 @@ enum BenchCommand {
     Rate(rate::RateArgs),
     /// GridFTP's own programs, direct and through gateways: the SC09 paper's figures. Needs `make xio`.
     Sc09(sc09::Sc09Args),
+    /// The GridFTP server beside GCT's, with GCT's client: memory to memory on loopback.
+    Gridftp(gridftp::GridftpArgs),
     /// The emulated links against their own settings.
     Emulator(emulator::EmulatorArgs),
     /// The programs that experiments run.
@@ -147,6 +151,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Fairness(args) => measure(&fairness::Fairness::new(&args), &args.common),
         BenchCommand::Rate(args) => measure(&rate::RateHeld::new(&args), &args.common),
         BenchCommand::Sc09(args) => measure(&sc09::Figures::new(&args), &args.common),
+        BenchCommand::Gridftp(args) => measure(&gridftp::Servers::new(&args), &args.common),
         BenchCommand::Emulator(args) => {
             let store = prepare("emulator", &args.common)?;
             let (results, report) = emulator::run(&args, &store)?;

@@ -109,6 +109,8 @@ pub(crate) struct Settings {
     /// What carries data connections, if it is not the server's own choice.
     pub(crate) transport: Option<String>,
     pub(crate) facts: FactNames,
+    /// Whether NLST lists names without their directory.
+    pub(crate) bare_names: bool,
 }
 
 impl Default for Settings {
@@ -123,6 +125,7 @@ impl Default for Settings {
             receive_buffer: None,
             transport: None,
             facts: FactNames::default(),
+            bare_names: false,
         }
     }
 }

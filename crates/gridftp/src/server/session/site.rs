@@ -27,6 +27,8 @@ impl Session {
             }
             Site::ClientInfo(client) => {
                 tracing::info!(peer = %self.peer, ?client, "the client says what it is");
+                // A client of the Globus libraries, which know NLST as the toolkit's own server answers it.
+                self.settings.bare_names = true;
                 Step::say(250, "noted")
             }
             Site::WhoAmI => Step::say(200, self.account().map_or("", |account| account.name.as_str())),

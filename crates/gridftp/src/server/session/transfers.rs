@@ -59,9 +59,10 @@ impl Session {
     }
 
     pub(super) fn nlst(&mut self, path: Option<&[u8]>) -> Step {
-        // Names are listed as they can be asked for.
+        // Names are listed as they can be asked for (RFC 1123, section 4.1.2.7), but for those who put the directory before them.
         let before = match path.map(without_flags) {
             None | Some(b"." | b"./") => Vec::new(),
+            Some(_) if self.settings.bare_names => Vec::new(),
             Some(path) if path.ends_with(b"/") => path.to_vec(),
             Some(path) => [path, b"/"].concat(),
         };

@@ -1,15 +1,14 @@
 //! `phoebus bench sc09`: the SC09 paper's Figures 4 to 10 and Table 1, with GridFTP's own programs and the XIO driver (S24, S30, S31, U13).
 //!
 //! - [`rows`] says what is compared, [`site`] makes paths and what GCT's programs need on them.
-//! - [`programs`] starts them, [`transfer`] counts what arrives; `report` makes tables and drawings of it, and `statements` sets the
-//!   paper's beside them.
+//! - [`programs`] starts them, `crate::bench::transfer` counts what arrives.
+//! - `report` makes tables and drawings of it, and `statements` sets the paper's beside them.
 
 mod programs;
 mod report;
 mod rows;
 mod site;
 mod statements;
-mod transfer;
 
 use super::Common;
 use super::conditions::versions;

@@ -2,12 +2,12 @@
 
 use super::rows::{Program, Row, Way};
 use super::site::{Grid, lead};
-use super::transfer::{Client, Receiver, watch};
 use crate::bench::bed::{self, Bed, Service};
 use crate::bench::flows::GOODPUT;
 use crate::bench::iperf;
 use crate::bench::process::{self, Background};
 use crate::bench::results::Reading;
+use crate::bench::transfer::{Client, Receiver, watch};
 use anyhow::{Context, bail};
 use std::fs;
 use std::path::Path;
@@ -72,7 +72,7 @@ fn gridftp(
     let on_the_way = lead(bed, &mut client, row)?;
     let began = Instant::now();
     let mut client = Client::start(client, &grid.file("client.log"))?;
-    let receiver = Receiver { server: server.pid(), name: "globus-gridftp-" };
+    let receiver = Receiver::Children { of: server.pid(), name: "globus-gridftp-" };
     let readings = watch(&mut client, began, receiver, seconds, &on_the_way, limit)?;
     // What went over the wrong stack would be worse than nothing measured.
     if let Some(stack) = stack {
@@ -152,7 +152,8 @@ fn scp(bed: &Bed, grid: &Grid, seconds: u64, limit: Duration) -> anyhow::Result<
     client.args(["-o", "IdentitiesOnly=yes", "-F", "/dev/null", &file("zeros"), "root@dst:/dev/null"]);
     let began = Instant::now();
     let mut client = Client::start(client, &grid.file("client.log"))?;
-    watch(&mut client, began, Receiver { server: server.pid(), name: "sftp-server" }, seconds, &[], limit)
+    let receiver = Receiver::Children { of: server.pid(), name: "sftp-server" };
+    watch(&mut client, began, receiver, seconds, &[], limit)
 }
 
 fn prepare_ssh(grid: &Grid) -> anyhow::Result<()> {

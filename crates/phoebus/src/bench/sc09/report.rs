@@ -1,7 +1,6 @@
 //! Tables and drawings of the experiment, as in the paper: a drawing for each figure, Table 1, and what holds of its statements.
 
 use super::rows::{DIRECT, DIRECT_8, DIRECT_UDT, Ends, IPERF, PHOEBUS, PHOEBUS_UDT, ROWS, Row, Way};
-use super::transfer::{SET_UP, SHARE};
 use super::{Cell, Figures, statements};
 use crate::bench::flows::{BUSY, GOODPUT, cpu};
 use crate::bench::plot::{Axis, Chart, Kind, Point, Scale, Series};
@@ -9,6 +8,7 @@ use crate::bench::report::{Bound, Report, Verdict};
 use crate::bench::results::{Metric, Results};
 use crate::bench::stats::Summary;
 use crate::bench::table::Table;
+use crate::bench::transfer::{SET_UP, SHARE};
 use phoebus_proto::units::Span;
 use std::time::Duration;
 

@@ -3,10 +3,10 @@
 
 use super::Cell;
 use super::rows::{DIRECT, DIRECT_8, DIRECT_UDT, PHOEBUS, PHOEBUS_8, PHOEBUS_UDT};
-use super::transfer::SHARE;
 use crate::bench::flows::GOODPUT;
 use crate::bench::results::{Metric, Results};
 use crate::bench::table::Table;
+use crate::bench::transfer::SHARE;
 
 /// A statement of the paper.
 struct Statement {

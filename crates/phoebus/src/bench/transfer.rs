@@ -12,9 +12,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// From the start of the client to the first byte of data at the receiver.
-pub(super) const SET_UP: Metric = Metric { name: "set-up", unit: "s" };
+pub(crate) const SET_UP: Metric = Metric { name: "set-up", unit: "s" };
 /// What a client used of one processor while data went.
-pub(super) const SHARE: Metric = Metric { name: "client's share of a processor", unit: "%" };
+pub(crate) const SHARE: Metric = Metric { name: "client's share of a processor", unit: "%" };
 
 /// How often is looked for the first byte.
 const LOOK: Duration = Duration::from_millis(2);
@@ -25,31 +25,42 @@ const FIRST: u64 = 64 << 10;
 /// How long processes may take to end that were told to.
 const PARTING: Duration = Duration::from_secs(10);
 
-/// The processes that receive: those of a name among the children of a server, and theirs.
+/// What receives.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Receiver {
-    pub(super) server: u32,
-    /// As the kernel has it, 15 characters at most.
-    pub(super) name: &'static str,
+pub(crate) enum Receiver {
+    /// A process that is somebody else's to end.
+    Process(u32),
+    /// Those of a name among the children of a server, and theirs.
+    Children {
+        /// The server.
+        of: u32,
+        /// As the kernel has it, 15 characters at most.
+        name: &'static str,
+    },
 }
 
 /// A program that sends; what it says goes to a file. Dropping it kills it.
-pub(super) struct Client {
+pub(crate) struct Client {
     child: Child,
     said: PathBuf,
 }
 
 impl Client {
     /// Starts `command`.
-    pub(super) fn start(mut command: Command, said: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(mut command: Command, said: &Path) -> anyhow::Result<Self> {
         let file = File::create(said).with_context(|| format!("cannot write {}", said.display()))?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
         Ok(Self { child, said: said.to_owned() })
     }
 
+    /// The process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it has said up to now.
-    pub(super) fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.said).unwrap_or_default()).into_owned()
     }
 
@@ -74,11 +85,15 @@ impl Drop for Client {
 
 impl Receiver {
     fn processes(self) -> Vec<u32> {
-        let is_one = |pid: &u32| {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            name.trim_end() == self.name
+        let (of, name) = match self {
+            Self::Process(pid) => return vec![pid],
+            Self::Children { of, name } => (of, name),
         };
-        descendants(self.server).into_iter().filter(is_one).collect()
+        let is_one = |pid: &u32| {
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            comm.trim_end() == name
+        };
+        descendants(of).into_iter().filter(is_one).collect()
     }
 
     /// Bytes that they have written, in whatever direction: those of data are all but a few.
@@ -90,8 +105,11 @@ impl Receiver {
         self.processes().into_iter().filter_map(of).sum()
     }
 
-    /// Ends them: some of GCT's would wait for their lost client for ever.
+    /// Ends children: some of GCT's would wait for their lost client for ever.
     fn end(self) {
+        if let Self::Process(_) = self {
+            return;
+        }
         let deadline = Instant::now() + PARTING;
         while !self.processes().is_empty() && Instant::now() < deadline {
             for pid in self.processes().into_iter().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
@@ -104,8 +122,8 @@ impl Receiver {
 }
 
 /// Lets `client` send for `seconds` from the first byte on, which has to arrive within `limit`, and then ends it at both sides.
-/// What others on the way use, by their roles, is watched beside it.
-pub(super) fn watch(
+/// What others on the way and their children use, by their roles, is watched beside it.
+pub(crate) fn watch(
     client: &mut Client,
     began: Instant,
     receiver: Receiver,
@@ -139,9 +157,9 @@ fn measure(
         before = receiver.written();
     }
     let first = Instant::now();
-    let own = client.child.id();
-    let senders = std::iter::once(own).chain(descendants(own)).map(|pid| ("client", pid));
-    let roles: Vec<_> = senders.chain(others.iter().copied()).collect();
+    let with_children = |(role, pid)| std::iter::once(pid).chain(descendants(pid)).map(move |pid| (role, pid));
+    let roles = std::iter::once(("client", client.pid())).chain(others.iter().copied());
+    let roles: Vec<_> = roles.flat_map(with_children).collect();
     let usage = Watch::start(&roles)?;
     while first.elapsed() < Duration::from_secs(seconds) {
         std::thread::sleep(GLANCE.min(Duration::from_secs(seconds).saturating_sub(first.elapsed())));
@@ -205,7 +223,7 @@ mod tests {
         let server = Background::start("the server", shell(&format!("({script}) & wait"))).unwrap();
         let began = Instant::now();
         let mut client = Client::start(shell("echo hello; exec sleep 600"), &room.path().join("said")).unwrap();
-        let receiver = Receiver { server: server.pid(), name: "dd" };
+        let receiver = Receiver::Children { of: server.pid(), name: "dd" };
         let readings =
             watch(&mut client, began, receiver, 1, &[("gateways", std::process::id())], Duration::from_secs(60))
                 .unwrap();
@@ -220,7 +238,7 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         let server = Background::start("the server", shell("exec sleep 600")).unwrap();
         let mut client = Client::start(shell("echo one; echo two >&2; exit 3"), &room.path().join("said")).unwrap();
-        let receiver = Receiver { server: server.pid(), name: "dd" };
+        let receiver = Receiver::Children { of: server.pid(), name: "dd" };
         let error = watch(&mut client, Instant::now(), receiver, 1, &[], Duration::from_secs(60)).unwrap_err();
         assert_eq!(error.to_string(), "the client ended before its time: exit status: 3, saying: one / two");
     }

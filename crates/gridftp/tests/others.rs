@@ -1,0 +1,107 @@
+//! Clients of other projects (U1, U7): gfal2, over FTP and with certificates, and rclone.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::fs;
+use std::process::{Command, Output};
+use support::lab::Lab;
+use support::{Serve, bytes, ok, run};
+
+/// All that gfal2 does with a server, by one of its addresses. What runs a tool of its is made by `gfal`.
+fn gfal2(serve: &Serve, base: &str, gfal: impl Fn(&str) -> Command) {
+    let content = bytes(3_000_001);
+    let (there, here) = (|path: &str| format!("{base}/{path}"), |path: &str| serve.local().join(path));
+    let local = |path: &str| format!("file://{}", here(path).display());
+    let tool = |name: &str, arguments: &[&str]| -> Output { run(gfal(name).args(arguments)) };
+    fs::create_dir(serve.path("d")).unwrap();
+    fs::write(serve.path("d/source"), &content).unwrap();
+
+    let listed = ok(&tool("gfal-ls", &["-l", &there("d")]));
+    assert!(listed.contains(" 3000001 ") && listed.contains("source"), "{listed}");
+    let stat = ok(&tool("gfal-stat", &[&there("d/source")]));
+    assert!(stat.contains("Size: 3000001"), "{stat}");
+    for streams in [&[][..], &["-n", "4"]] {
+        ok(&tool("gfal-copy", &[&["-f"], streams, &[&there("d/source"), &local("got")]].concat()));
+        assert!(fs::read(here("got")).unwrap() == content, "get {streams:?}");
+        // Compared by a checksum of either end.
+        let to = there("new/dir/target");
+        ok(&tool("gfal-copy", &[&["-f", "-p", "-K", "ADLER32"], streams, &[&local("got"), &to]].concat()));
+        assert!(fs::read(serve.path("new/dir/target")).unwrap() == content, "put {streams:?}");
+    }
+    // Between servers, of which both are this one.
+    ok(&tool("gfal-copy", &["-f", &there("d/source"), &there("third")]));
+    assert!(fs::read(serve.path("third")).unwrap() == content);
+    let sum = ok(&tool("gfal-sum", &[&there("third"), "MD5"]));
+    let expected = ok(&run(Command::new("md5sum").arg(serve.path("third"))));
+    assert!(sum.trim().ends_with(expected.split(' ').next().unwrap()), "{sum} {expected}");
+
+    ok(&tool("gfal-rename", &[&there("third"), &there("new/third")]));
+    ok(&tool("gfal-chmod", &["700", &there("new/dir")]));
+    fs::write(serve.path("text"), "hello\n").unwrap();
+    assert_eq!(ok(&tool("gfal-cat", &[&there("text")])), "hello\n");
+    ok(&tool("gfal-mkdir", &["-p", &there("a/b/c")]));
+    for directory in ["new", "a"] {
+        ok(&tool("gfal-rm", &["-r", &there(directory)]));
+        assert!(!serve.path(directory).exists(), "{directory}");
+    }
+    let refused = tool("gfal-copy", &[&there("nothing"), &local("nothing")]);
+    assert!(!refused.status.success() && !here("nothing").exists(), "{refused:?}");
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}
+
+/// Debian's modules are those of Debian's Python.
+fn python(mut command: Command) -> Command {
+    command.env("GFAL_PYTHONBIN", "/usr/bin/python3");
+    command
+}
+
+#[test]
+fn gfal2_by_ftp() {
+    let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().third_party = true);
+    gfal2(&serve, serve.url("").trim_end_matches('/'), |tool| python(Command::new(tool)));
+}
+
+#[test]
+fn gfal2_with_certificates() {
+    let lab = Lab::new();
+    let serve = lab.serve();
+    gfal2(&serve, &format!("gsiftp://localhost:{}", serve.port()), |tool| python(lab.client(tool, "proxy")));
+}
+
+#[test]
+fn rclone() {
+    let serve = Serve::writable();
+    let content = bytes(2_000_001);
+    fs::create_dir_all(serve.local().join("tree/d")).unwrap();
+    for name in ["tree/a b", "tree/d/c"] {
+        fs::write(serve.local().join(name), &content).unwrap();
+    }
+    let password = ok(&run(Command::new("rclone").args(["obscure", "me@"])));
+    let remote = format!(":ftp,host=127.0.0.1,port={},user=anonymous,pass={}:", serve.port(), password.trim());
+    let rclone = |arguments: &[&str]| {
+        let mut command = Command::new("rclone");
+        ok(&run(command.env("RCLONE_CONFIG", "/dev/null").args(["--retries", "1"]).args(arguments)))
+    };
+    let (local, there) = (serve.local().join("tree").display().to_string(), format!("{remote}/new/tree"));
+    rclone(&["sync", &local, &there]);
+    for name in ["a b", "d/c"] {
+        assert!(fs::read(serve.path("new/tree").join(name)).unwrap() == content, "{name}");
+    }
+    rclone(&["check", "--download", &local, &there]);
+    // What has gone from the one goes from the other, and nothing else is sent again.
+    fs::remove_file(serve.local().join("tree/a b")).unwrap();
+    rclone(&["sync", &local, &there]);
+    assert!(!serve.path("new/tree/a b").exists() && serve.path("new/tree/d/c").exists());
+    let back = serve.local().join("back").display().to_string();
+    rclone(&["copy", "--multi-thread-streams", "2", "--multi-thread-cutoff", "1M", &there, &back]);
+    assert!(fs::read(serve.local().join("back/d/c")).unwrap() == content);
+    rclone(&["moveto", &format!("{there}/d/c"), &format!("{remote}/moved")]);
+    assert_eq!(rclone(&["lsf", "--format", "sp", &format!("{remote}/")]), "2000001;moved\n-1;new/\n");
+    // One byte, whatever that is as text.
+    assert_eq!(rclone(&["cat", "--offset", "2000000", &format!("{remote}/moved")]).chars().count(), 1);
+    rclone(&["purge", &format!("{remote}/new")]);
+    assert!(!serve.path("new").exists());
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}
