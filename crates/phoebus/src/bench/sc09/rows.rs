@@ -81,7 +81,8 @@ pub(super) const ROWS: [Row; 16] = [
     row(PHOEBUS_UDT, "Phoebus-UDT", Gridftp(1), Through("udt"), Colour::Vermilion),
     row("phoebus-quic", "Phoebus-QUIC", Gridftp(1), Through("quic"), Colour::Sky),
     row(PHOEBUS_8, "Phoebus-TCP, 8 streams", Gridftp(8), Through("bbr"), Colour::Blue),
-    row(IPERF, "iperf3 through Phoebus-TCP", Iperf, Through("bbr"), Colour::Green),
+    // The shim asks for bbr before it connects, which a route's congestion control would stand before.
+    Row { ends: Ends::Bbr, ..row(IPERF, "iperf3 through Phoebus-TCP", Iperf, Through("bbr"), Colour::Green) },
     alone("alone-tcp", "Phoebus-TCP", Gridftp(1), Through("bbr"), Colour::Orange),
     alone("alone-udt", "Phoebus-UDT", Gridftp(1), Through("udt"), Colour::Vermilion),
     alone("alone-quic", "Phoebus-QUIC", Gridftp(1), Through("quic"), Colour::Sky),
