@@ -22,6 +22,7 @@ use crate::key::Key;
 use crate::range::{Extent, Ranges};
 use crate::sum::{Algorithm, Combining, Sum};
 use bytes::Bytes;
+use std::any::Any;
 use std::fmt::{self, Debug};
 use std::fs::File;
 use std::pin::Pin;
@@ -44,6 +45,11 @@ pub trait Store: Debug + Send + Sync {
 
     /// The checksums that its objects can be asked for, those first that it computes most readily.
     fn algorithms(&self) -> &[Algorithm];
+
+    /// Whether the times of what is in it can be set. Where they cannot, a copy is as old as it is.
+    fn sets_times(&self) -> bool {
+        true
+    }
 
     /// What there is under `key`. Symbolic links are followed as far as the store allows.
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta>;
@@ -110,6 +116,11 @@ pub trait Object: Debug + Send + Sync {
     fn file(&self) -> Option<Arc<File>> {
         None
     }
+
+    /// Itself, for drafts of the same kind of store, which may know how to fetch it ([`Draft::fetch`]).
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 }
 
 /// Blocks on their way out of an object. Several tasks may take from one flow.
@@ -134,6 +145,24 @@ pub trait Draft: Debug + Send + Sync {
 
     /// What an earlier attempt left, which need not be written again.
     fn kept(&self) -> Ranges;
+
+    /// Whether blocks have to come in ascending order, since what carries them away is a stream. What [`Self::kept`] says is left
+    /// out of them.
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
+    /// Fetches the bytes `missing` of `object` without their coming by here, if the two are on servers that can do so, and says
+    /// whether that was done; if not, nothing was. Tells `moved` how many bytes have gone so far.
+    fn fetch<'a>(
+        &'a self,
+        object: &'a dyn Object,
+        missing: &'a Ranges,
+        moved: &'a (dyn Fn(u64) + Send + Sync),
+    ) -> Fallible<'a, bool> {
+        let _ = (object, missing, moved);
+        Box::pin(async { Ok(false) })
+    }
 
     /// Whether a later attempt at the same goes on from the last checkpoint.
     fn is_resumable(&self) -> bool {

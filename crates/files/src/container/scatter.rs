@@ -64,6 +64,10 @@ impl Draft for Scatter {
         all
     }
 
+    fn is_ordered(&self) -> bool {
+        self.parts.iter().any(|(draft, _)| draft.is_ordered())
+    }
+
     fn write(&self, block: Block) -> Fallible<'_, ()> {
         Box::pin(async move {
             let whole = block.extent().unwrap_or(Extent::first(u64::MAX));

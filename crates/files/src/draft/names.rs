@@ -7,6 +7,31 @@ const PART: &[u8] = b".phoebus-part";
 const JOURNAL: &[u8] = b".phoebus-journal";
 const NEXT: &[u8] = b".phoebus-journal-next";
 
+/// Where the draft of `key` is in a store that has nothing but names to know it again by: beside it, hidden, with a `tag` that
+/// tells it from drafts of other sources.
+///
+/// # Errors
+/// The path would be too long.
+pub fn part_of(key: &Key, tag: &str) -> Result<Key, KeyError> {
+    let (dir, name) = key.split().unwrap_or((Key::ROOT, b"root"));
+    let end = [b".", tag.as_bytes(), PART].concat();
+    dir.join([&stem_of(name, end.len())[..], &end].concat())
+}
+
+/// A hidden name for `name` that leaves room for an end of so many bytes.
+fn stem_of(name: &[u8], end: usize) -> Vec<u8> {
+    let most = (MAX_NAME - 1).saturating_sub(end);
+    let mut stem = [b".", name].concat();
+    if name.len() > most {
+        // As much of the name as fits, and what tells it from others that begin alike.
+        let digest = ring::digest::digest(&ring::digest::SHA256, name);
+        stem.truncate(most.saturating_sub(16));
+        stem.push(b'~');
+        digest.as_ref()[..8].iter().for_each(|byte| stem.extend(format!("{byte:02x}").bytes()));
+    }
+    stem
+}
+
 /// The names beside a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Names {
@@ -22,15 +47,7 @@ impl Names {
     /// Those of the draft of `key`.
     pub(crate) fn of(key: &Key) -> Result<Self, KeyError> {
         let (dir, name) = key.split().unwrap_or((Key::ROOT, b"root"));
-        let most = MAX_NAME - 1 - NEXT.len();
-        let mut stem = [b".", name].concat();
-        if name.len() > most {
-            // As much of the name as fits, and what tells it from others that begin alike.
-            let digest = ring::digest::digest(&ring::digest::SHA256, name);
-            stem.truncate(most - 16);
-            stem.push(b'~');
-            digest.as_ref()[..8].iter().for_each(|byte| stem.extend(format!("{byte:02x}").bytes()));
-        }
+        let stem = stem_of(name, NEXT.len());
         let with = |end: &[u8]| dir.join([&stem[..], end].concat());
         Ok(Self { part: with(PART)?, journal: with(JOURNAL)?, next: with(NEXT)? })
     }
@@ -57,6 +74,10 @@ mod tests {
                 assert!(key.name().len() <= MAX_NAME && is_ours(key.name()), "{key}");
             }
         }
+        let part = part_of(&Key::parse("a/b.h5").unwrap(), "0123").unwrap();
+        assert_eq!(part.to_string(), "a/.b.h5.0123.phoebus-part");
+        let part = part_of(&Key::parse("x".repeat(255)).unwrap(), "0123456789abcdef").unwrap();
+        assert!(part.name().len() <= MAX_NAME && is_ours(part.name()), "{part}");
         assert!(!is_ours(b".b.h5") && !is_ours(b"b.phoebus-part"));
     }
 }

@@ -23,6 +23,7 @@ use crate::range::{Extent, Ranges};
 use crate::store::{Attributes, Begun, Draft, Kind, Object, Shape, Spec, Store};
 use crate::sum::Sum;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How objects are transferred. Clones share buffers, limits and counters.
@@ -165,12 +166,20 @@ async fn carry_ranges(
     if missing.is_empty() {
         return Ok(());
     }
+    let told = AtomicU64::new(0);
+    let moved = |bytes: u64| how.progress.moved(bytes.saturating_sub(told.fetch_max(bytes, Ordering::Relaxed)));
+    // What goes from one server to another cannot be held up here.
+    if how.throttle.is_none() && draft.fetch(&**object, &missing, &moved).await? {
+        how.progress.between(missing.total());
+        return Ok(());
+    }
     let shape = Shape {
         pool: how.pool.clone(),
         readers: how.readers,
-        ordered: false,
+        ordered: draft.is_ordered(),
         sum: check.as_ref().and_then(Check::kept),
     };
+    let writers = if draft.is_ordered() { 1 } else { how.writers };
     let flow = object.flow(missing, shape).await?;
-    carry(flow, draft.clone(), how, drop).await
+    carry(flow, draft.clone(), &How { writers, ..how.clone() }, drop).await
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Progress {
     moved: AtomicU64,
     kept: AtomicU64,
+    between: AtomicU64,
 }
 
 impl Progress {
@@ -18,6 +19,15 @@ impl Progress {
     /// Bytes that need not be carried because an earlier run had done so.
     pub fn bytes_kept(&self) -> u64 {
         self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Those of [`Self::bytes_moved`] that went from one server to another without coming by here.
+    pub fn bytes_between(&self) -> u64 {
+        self.between.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn between(&self, bytes: u64) {
+        self.between.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn moved(&self, bytes: u64) {

@@ -14,6 +14,9 @@ use crate::sum::{Algorithm, Combining, Sum};
 pub enum Verify {
     /// Nothing.
     None,
+    /// As the next one without an algorithm; and where the two ends compute none in common, only that as many bytes are there:
+    /// servers of plain FTP compute none. Whoever asks for this says so to people ([`Check::choose`] tells).
+    Possible,
     /// Checksums computed on the way where that is possible; of the algorithm, or of the best one that both ends know.
     Flight(Option<Algorithm>),
     /// The same, with what was written always read once more.
@@ -67,6 +70,7 @@ impl Check {
     pub fn choose(verify: Verify, source: &Side, dest: &Side) -> Result<Option<Self>, String> {
         let (wanted, reread) = match verify {
             Verify::None => return Ok(None),
+            Verify::Possible => return Ok(Self::choose(Verify::Flight(None), source, dest).unwrap_or_default()),
             Verify::Flight(wanted) => (wanted, false),
             Verify::Reread(wanted) => (wanted, true),
         };
@@ -99,9 +103,11 @@ impl Check {
 
     /// Compares what `object` and `draft` have, and gives the checksum that they share.
     pub(super) async fn compare(&self, object: &dyn Object, draft: &dyn Draft, size: u64) -> Result<Sum, Error> {
-        let expected = match self.source_passes {
-            true => passed(draft, size)?,
-            false => object.checksum(self.algorithm, Extent::first(size)).await?,
+        // A draft of which only the end was sent now did not see the beginning.
+        let passed = if self.source_passes { draft.given(size) } else { None };
+        let expected = match passed {
+            Some(sum) => sum,
+            None => object.checksum(self.algorithm, Extent::first(size)).await?,
         };
         self.compare_with(expected, draft, size).await
     }
@@ -149,5 +155,7 @@ mod tests {
         assert!(choose(flight, &mute, &near).unwrap_err().contains("no checksum"));
         assert!(choose(Verify::Flight(Some(Algorithm::Sha1)), &near, &gct).unwrap_err().contains("no SHA1"));
         assert_eq!(Check::choose(Verify::None, &mute, &near), Ok(None));
+        assert_eq!(Check::choose(Verify::Possible, &mute, &near), Ok(None));
+        assert_eq!(choose(Verify::Possible, &near, &gct), check(Algorithm::Adler32, true, false));
     }
 }
