@@ -13,7 +13,9 @@
 //!   receives one. What was cut is an error, and never the end of a flow.
 //! - [`control`]: the control channel's connection.
 //! - [`server`]: `phoebus serve`.
+//! - [`client`]: servers as stores, for `phoebus cp` and its like.
 
+pub mod client;
 pub mod control;
 pub mod data;
 pub mod server;

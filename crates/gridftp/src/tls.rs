@@ -13,6 +13,9 @@ use tokio::time::timeout;
 /// How much is encrypted at once: some records, so that one write carries them.
 const BATCH: usize = 64 << 10;
 
+/// How long a client waits for what a server says last.
+const LAST: Duration = Duration::from_secs(2);
+
 /// One end of TLS.
 #[derive(Debug)]
 pub(crate) struct Tls(Box<Connection>);
@@ -109,6 +112,24 @@ impl Tls {
     pub(crate) async fn close(&mut self, stream: &Stream, stall: Duration) -> io::Result<()> {
         self.0.send_close_notify();
         timeout(stall, self.flush(stream)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
+    /// As the client, takes what the server says up to its end, when nothing more goes there: its tickets come while this end
+    /// only writes, and without them the next connection could resume nothing.
+    pub(crate) async fn take_tickets(&mut self, stream: &Stream) {
+        if matches!(*self.0, Connection::Client(_)) {
+            let rest = async { while self.more(stream).await.is_ok_and(|n| n > 0) {} };
+            // A server that keeps the connection open has nothing more to say.
+            let _ = timeout(LAST, rest).await;
+        }
+    }
+
+    /// Says `bytes` and that nothing more comes, as far as that goes without waiting.
+    pub(crate) fn part(&mut self, stream: &Stream, bytes: &[u8]) {
+        if self.0.writer().write_all(bytes).is_ok() {
+            self.0.send_close_notify();
+            while self.0.wants_write() && self.0.write_tls(&mut Wire(stream)).is_ok_and(|n| n > 0) {}
+        }
     }
 
     async fn flush(&mut self, stream: &Stream) -> io::Result<()> {

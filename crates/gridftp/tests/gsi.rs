@@ -7,10 +7,14 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 use support::gct::Gct;
 use support::lab::Lab;
-use support::{Serve, bytes, ok};
+use support::{Serve, bytes, ok, run};
+
+fn copy(lab: &Lab, proxy: &str, arguments: &[&str]) -> Output {
+    run(lab.with_proxy(&mut Command::new("globus-url-copy"), proxy).args(arguments))
+}
 
 fn url(serve: &Serve, path: &str) -> String {
     format!("gsiftp://localhost:{}/{path}", serve.port())
@@ -23,7 +27,7 @@ fn local(path: &Path) -> String {
 #[test]
 fn data_is_protected_as_the_client_asks_for() {
     let (lab, content) = (Lab::new(), bytes(5_000_001));
-    let serve = lab.serve();
+    let serve = Serve::to_grid(&lab);
     let (source, target) = (serve.local().join("source"), serve.local().join("target"));
     fs::write(&source, &content).unwrap();
     fs::write(serve.path("source"), &content).unwrap();
@@ -37,10 +41,10 @@ fn data_is_protected_as_the_client_asks_for() {
     for (protection, modes) in protections {
         for mode in modes {
             let with = [protection, mode].concat();
-            ok(&lab.copy("proxy", &[&with[..], &[&url(&serve, "source"), &local(&target)]].concat()));
+            ok(&copy(&lab, "proxy", &[&with[..], &[&url(&serve, "source"), &local(&target)]].concat()));
             assert!(fs::read(&target).unwrap() == content, "get {with:?}");
             fs::remove_file(&target).unwrap();
-            ok(&lab.copy("proxy", &[&with[..], &[&local(&source), &url(&serve, "target")]].concat()));
+            ok(&copy(&lab, "proxy", &[&with[..], &[&local(&source), &url(&serve, "target")]].concat()));
             assert!(fs::read(serve.path("target")).unwrap() == content, "put {with:?}");
             fs::remove_file(serve.path("target")).unwrap();
         }
@@ -51,7 +55,7 @@ fn data_is_protected_as_the_client_asks_for() {
 #[test]
 fn servers_know_each_other_by_what_the_client_has_lent() {
     let (lab, content) = (Lab::new(), bytes(5_000_001));
-    let (here, there) = (lab.serve(), lab.serve());
+    let (here, there) = (Serve::to_grid(&lab), Serve::to_grid(&lab));
     let gct =
         Gct::secure(&lab.path("certs"), &lab.path("host.pem"), &lab.path("host.key"), &lab.path("grid-mapfile.unix"));
     fs::write(here.path("source"), &content).unwrap();
@@ -63,7 +67,7 @@ fn servers_know_each_other_by_what_the_client_has_lent() {
         (gct(&source), url(&there, "target")),
     ] {
         for mode in [&["-p", "2"][..], &["-p", "2", "-dcpriv"], &["-dcsafe"]] {
-            ok(&lab.copy("proxy", &[mode, &[&from, &to]].concat()));
+            ok(&copy(&lab, "proxy", &[mode, &[&from, &to]].concat()));
             assert!(fs::read(&target).unwrap() == content, "{from} {to} {mode:?}");
             fs::remove_file(&target).unwrap();
         }
@@ -73,16 +77,16 @@ fn servers_know_each_other_by_what_the_client_has_lent() {
 #[test]
 fn nobody_else_is_let_in() {
     let lab = Lab::new();
-    let serve = lab.serve();
+    let serve = Serve::to_grid(&lab);
     fs::write(serve.path("source"), "secret").unwrap();
     let target = local(&serve.local().join("target"));
     let refused = |output: &Output, says: &str| {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(says), "{text}");
     };
-    refused(&lab.copy("other.proxy", &[&url(&serve, "source"), &target]), "530");
+    refused(&copy(&lab, "other.proxy", &[&url(&serve, "source"), &target]), "530");
     // Without a certificate there is no way in at all.
-    refused(&lab.copy("proxy", &[&serve.url("source"), &target]), "530");
+    refused(&copy(&lab, "proxy", &[&serve.url("source"), &target]), "530");
     // The client makes the file before it asks.
     assert_eq!(fs::read(serve.local().join("target")).unwrap_or_default(), b"");
 }

@@ -66,8 +66,12 @@ fn gfal2_by_ftp() {
 #[test]
 fn gfal2_with_certificates() {
     let lab = Lab::new();
-    let serve = lab.serve();
-    gfal2(&serve, &format!("gsiftp://localhost:{}", serve.port()), |tool| python(lab.client(tool, "proxy")));
+    let serve = Serve::to_grid(&lab);
+    gfal2(&serve, &format!("gsiftp://localhost:{}", serve.port()), |tool| {
+        let mut command = python(Command::new(tool));
+        lab.with_proxy(&mut command, "proxy");
+        command
+    });
 }
 
 #[test]

@@ -115,6 +115,18 @@ impl Link {
         Ok(())
     }
 
+    /// Says a last thing, and that it is the end, without waiting for anything: what the kernel does not take now is not said.
+    pub fn part(mut self, bytes: &[u8]) {
+        match &mut self.tls {
+            Some(tls) => tls.part(&self.stream, bytes),
+            // It is the end either way.
+            None => drop(self.stream.try_write(bytes, false)),
+        }
+        if self.stream.shutdown_write().is_ok() {
+            self.stream.close();
+        }
+    }
+
     /// Ends it: what was written is delivered, and then its end.
     ///
     /// # Errors

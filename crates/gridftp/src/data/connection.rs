@@ -119,6 +119,9 @@ impl Connection {
             tls.close(&self.stream, stall).await?;
         }
         self.stream.shutdown_write()?;
+        if let Some(Shield::Tls(tls)) = self.shield.as_mut() {
+            tls.take_tickets(&self.stream).await;
+        }
         self.stream.close();
         Ok(())
     }

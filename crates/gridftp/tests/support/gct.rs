@@ -42,6 +42,14 @@ impl Gct {
         Self { child, port }
     }
 
+    /// Kills the processes that serve clients; how many there were.
+    pub fn kill_children(&self) -> usize {
+        let file = format!("/proc/{0}/task/{0}/children", self.child.id());
+        let children = std::fs::read_to_string(file).unwrap();
+        let killed = |pid: &&str| Command::new("kill").args(["-9", pid]).status().unwrap().success();
+        children.split_whitespace().filter(killed).count()
+    }
+
     /// The URL of a file.
     pub fn url(&self, path: &Path) -> String {
         format!("ftp://127.0.0.1:{}{}", self.port, path.display())

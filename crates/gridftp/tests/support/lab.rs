@@ -1,13 +1,13 @@
-//! A Grid of one authority, one host and two users.
+//! An authority, a host and a user with a proxy, as Globus wants them in a directory.
 
-use super::{Serve, ok, run};
-use phoebus_gridftp::server::config::{Gsi, User};
+use super::{ok, run};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 
-const USER: &str = "/O=Grid/OU=Lab/CN=Lab User";
+/// The user.
+pub const USER: &str = "/O=Grid/OU=Lab/CN=Lab User";
 
 /// An authority, a host and a user with a proxy, as Globus wants them in a directory.
 pub struct Lab(tempfile::TempDir);
@@ -40,36 +40,13 @@ impl Lab {
         lab
     }
 
-    /// A file of it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// A server that believes the authority, and whose user is jane.
-    pub fn serve(&self) -> Serve {
-        Serve::with(|config| {
-            let root = config.anonymous.take().unwrap().root;
-            config.users =
-                vec![User { name: "jane".to_owned(), password: None, root, read_only: false, third_party: false }];
-            config.gsi = Some(Gsi {
-                certificate: self.path("host.pem"),
-                key: self.path("host.key"),
-                authorities: self.path("certs"),
-                gridmap: self.path("grid-mapfile"),
-            });
-        })
-    }
-
-    /// A client of the Grid's, who shows this proxy.
-    pub fn client(&self, program: &str, proxy: &str) -> Command {
-        let mut command = Command::new(program);
+    /// Lets a command have this user's proxy, and nobody else's files.
+    pub fn with_proxy<'a>(&self, command: &'a mut Command, proxy: &str) -> &'a mut Command {
         command.env("HOME", "/nonexistent").env("X509_CERT_DIR", self.path("certs"));
-        command.env("X509_USER_PROXY", self.path(proxy)).env("GLOBUS_HOSTNAME", "localhost");
-        command
-    }
-
-    /// Runs `globus-url-copy` as the same.
-    pub fn copy(&self, proxy: &str, arguments: &[&str]) -> Output {
-        run(self.client("globus-url-copy", proxy).args(arguments))
+        command.env("X509_USER_PROXY", self.path(proxy)).env("GLOBUS_HOSTNAME", "localhost")
     }
 }

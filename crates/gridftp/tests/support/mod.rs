@@ -6,7 +6,7 @@
 pub mod gct;
 pub mod lab;
 
-use phoebus_gridftp::server::config::Anonymous;
+use phoebus_gridftp::server::config::{Anonymous, Gsi, User};
 use phoebus_gridftp::server::{Config, Server};
 use std::fs;
 use std::net::SocketAddr;
@@ -53,6 +53,21 @@ impl Serve {
         let addr = server.addresses()[0];
         runtime.spawn(server.run(std::future::pending()));
         Self { runtime: Some(runtime), addr, dir }
+    }
+
+    /// One that believes the lab's authority, and whose user is jane.
+    pub fn to_grid(lab: &lab::Lab) -> Self {
+        Self::with(|config| {
+            let root = config.anonymous.take().unwrap().root;
+            config.users =
+                vec![User { name: "jane".to_owned(), password: None, root, read_only: false, third_party: false }];
+            config.gsi = Some(Gsi {
+                certificate: lab.path("host.pem"),
+                key: lab.path("host.key"),
+                authorities: lab.path("certs"),
+                gridmap: lab.path("grid-mapfile"),
+            });
+        })
     }
 
     /// Its port on 127.0.0.1.

@@ -14,7 +14,7 @@ pub(crate) use stream::to_standard_output;
 pub(crate) use watch::human;
 
 use crate::exit::{self, Exit};
-use crate::place::{self, Stores, Url};
+use crate::place::{self, Carried, FarArgs, Stores, Url};
 use anyhow::{Context, Result};
 use items::{Group, Wanted};
 use phoebus_files::job::{Job, Retry};
@@ -88,13 +88,23 @@ pub(crate) struct Args {
     /// What is preserved: "times", "modes", both with a comma between, or "none"
     #[arg(long, value_name = "WHAT", default_value = "times,modes")]
     preserve: Preserve,
-    /// How it is made sure that the bytes are the same: "auto", a checksum (CRC32C, ADLER32, MD5, SHA1, SHA256, SHA512), "reread" or
+    /// How it is made sure that the bytes are the same: "auto" (a checksum that both ends compute, or sizes if there is none), a
+    /// checksum (CRC32C, ADLER32, MD5, SHA1, SHA256, SHA512), "reread" or
     /// "reread:CHECKSUM" to read again what was written, or "none"
     #[arg(long, value_name = "HOW", default_value = "auto")]
     verify: VerifyBy,
     /// Say what would be done, and do nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
+    /// Carry each file over so many connections at once (MODE E), for servers of GridFTP; by default it goes as one stream
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    streams: Option<u32>,
+    /// Write files on servers under their own names, which a file then has before it is complete: for servers that let nobody
+    /// rename
+    #[arg(long)]
+    in_place: bool,
+    #[command(flatten)]
+    far: FarArgs,
     /// How many files are copied at a time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     transfers: u16,
@@ -151,7 +161,8 @@ async fn interrupted() -> Result<u8> {
 
 async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
     let wanted = wanted(args)?;
-    let mut stores = Stores::default();
+    let carried = Carried { streams: args.streams, in_place: args.in_place, stall: Some(args.stall.0) };
+    let mut stores = Stores::new(&args.far, carried);
     let how = args.how();
     let watch = Arc::new(Watch::new(args.style(), args.verbose, args.dry_run, how.progress.clone()));
     let mut outcome = Outcome::begin(args.dry_run);
@@ -170,6 +181,9 @@ async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
         let work = async {
             for (job, group) in jobs {
                 let report = job.run(group.items.iter().cloned()).await;
+                if report.carried > 0 && !args.dry_run {
+                    outcome.not_verified(job.how.verify, &(&*group.source).into(), &(&*group.dest).into());
+                }
                 let stopped = report.stopped;
                 outcome.add(&group, report);
                 if stopped {
@@ -183,6 +197,7 @@ async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
         }
     }
     watch.end();
+    outcome.between = how.progress.bytes_between();
     let code = outcome.code(args.error_on_no_transfer);
     match args.style() {
         Style::Json => watch::out(&outcome.json(code).to_string()),
@@ -256,7 +271,7 @@ impl Args {
     fn job(&self, group: &Group, how: &How, filter: &Arc<Filter>, watch: &Arc<Watch>) -> Job {
         Job {
             how: how.clone(),
-            existing: self.existing(self.preserve.times),
+            existing: self.existing(self.preserve.times && group.dest.sets_times()),
             filter: filter.clone(),
             recursive: self.recursive,
             parents: self.parents,
@@ -357,7 +372,7 @@ impl FromStr for VerifyBy {
     fn from_str(text: &str) -> Result<Self, String> {
         let algorithm = |name: &str| name.parse::<Algorithm>().map(Some).map_err(|error| error.to_string());
         Ok(Self(match text {
-            "auto" => Verify::Flight(None),
+            "auto" => Verify::Possible,
             "none" => Verify::None,
             "reread" => Verify::Reread(None),
             _ => match text.strip_prefix("reread:") {

@@ -5,7 +5,7 @@ use super::watch::human;
 use crate::exit;
 use crate::place::shown;
 use phoebus_files::job::Report;
-use phoebus_files::{Error, Sort};
+use phoebus_files::{Check, Error, Side, Sort, Verify};
 use serde_json::json;
 use std::fmt;
 use std::time::Instant;
@@ -18,12 +18,23 @@ pub(super) struct Outcome {
     report: Report,
     /// What failed, by name.
     failures: Vec<(String, Sort, String)>,
+    /// Bytes that went from server to server.
+    pub(super) between: u64,
+    /// Servers that compute no checksums.
+    mute: Vec<String>,
 }
 
 impl Outcome {
     /// Nothing yet.
     pub(super) fn begin(dry_run: bool) -> Self {
-        Self { begun: Instant::now(), dry_run, report: Report::default(), failures: Vec::new() }
+        Self {
+            begun: Instant::now(),
+            dry_run,
+            report: Report::default(),
+            failures: Vec::new(),
+            between: 0,
+            mute: Vec::new(),
+        }
     }
 
     /// Adds what a job reports.
@@ -46,6 +57,16 @@ impl Outcome {
         self.report.carried += 1;
         self.report.bytes += bytes;
         self.report.moved += bytes;
+    }
+
+    /// Notes what was carried between `source` and `dest`, if only sizes could be compared there.
+    pub(super) fn not_verified(&mut self, verify: Verify, source: &Side, dest: &Side) {
+        if verify == Verify::Possible
+            && let Err(reason) = Check::choose(Verify::Flight(None), source, dest)
+            && !self.mute.contains(&reason)
+        {
+            self.mute.push(reason);
+        }
     }
 
     /// Adds a failure.
@@ -89,11 +110,13 @@ impl Outcome {
             "files": report.carried,
             "bytes": report.bytes,
             "bytes_moved": report.moved,
+            "bytes_between_servers": self.between,
             "skipped": report.skipped,
             "left": report.left,
             "directories": report.dirs,
             "failed": report.failed,
             "stopped": report.stopped,
+            "not_verified": self.mute,
             "failures": failures.collect::<Vec<_>>(),
             "exit_code": code,
         })
@@ -120,6 +143,9 @@ impl fmt::Display for Outcome {
             if report.moved < report.bytes {
                 write!(f, " ({} of it by an earlier run)", human::bytes(report.bytes - report.moved))?;
             }
+            if self.between > 0 {
+                write!(f, " ({} from server to server)", human::bytes(self.between))?;
+            }
             let rate = report.moved as f64 / elapsed.as_secs_f64().max(1e-3);
             write!(f, ", in {:.1} s, {}", elapsed.as_secs_f64(), human::rate(rate))?;
         }
@@ -127,6 +153,9 @@ impl fmt::Display for Outcome {
             if count > 0 {
                 write!(f, "; {count} {what}")?;
             }
+        }
+        for reason in &self.mute {
+            write!(f, "; only sizes were compared, since {reason}")?;
         }
         if report.stopped { write!(f, "; the others were not begun") } else { Ok(()) }
     }

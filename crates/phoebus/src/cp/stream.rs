@@ -53,6 +53,9 @@ pub(super) async fn carry(
             End::In(dest) => {
                 let dest = stores.find(dest).await?;
                 let done = from_standard_input(&dest, how, existing != Some(Kept::Refuse)).await;
+                if done.is_ok() {
+                    outcome.not_verified(how.verify, &stream("standard input"), &(&*dest.store).into());
+                }
                 note(dest.name(), done, watch, outcome);
             }
             End::Out(sources) => {
@@ -60,6 +63,9 @@ pub(super) async fn carry(
                     let source = stores.find(source).await?;
                     for key in source.all().await.map_err(exit::of_files)? {
                         let done = to_standard_output(&*source.store, &key, None, how).await;
+                        if done.is_ok() && source.store.is_far() {
+                            outcome.not_verified(how.verify, &(&*source.store).into(), &stream("standard output"));
+                        }
                         note(crate::place::shown(&*source.store, &key), done, watch, outcome);
                     }
                 }
@@ -83,11 +89,15 @@ fn note(name: String, done: Result<Done, Error>, watch: &Watch, outcome: &mut Ou
     }
 }
 
+fn stream(name: &str) -> Side {
+    Side { name: name.to_owned(), far: false, algorithms: Vec::new() }
+}
+
 async fn from_standard_input(dest: &crate::place::Place, how: &How, replace: bool) -> Result<Done, Error> {
     if dest.inside || dest.is_dir().await? {
         return Err(Error::Kind { name: dest.name(), is: "a directory", expected: "a file" });
     }
-    let source = Side { name: "standard input".to_owned(), far: false, algorithms: Vec::new() };
+    let source = stream("standard input");
     let check = Check::choose(how.verify, &source, &(&*dest.store).into())
         .map_err(|reason| Error::Unverifiable { name: dest.name(), reason })?;
     let spec = Spec { sum: check.as_ref().and_then(Check::kept), replace, ..Spec::default() };
@@ -124,10 +134,9 @@ pub(crate) async fn to_standard_output(
         let reason = format!("bytes {wanted} were asked for, and it has {size}");
         return Err(Error::Store { name: object.name(), reason, sort: phoebus_files::Sort::Request });
     }
-    let stream = Side { name: "standard output".to_owned(), far: false, algorithms: Vec::new() };
     // What is read here is what is there: only a network can change it on the way.
     let check = match store.is_far() {
-        true => Check::choose(how.verify, &store.into(), &stream)
+        true => Check::choose(how.verify, &store.into(), &stream("standard output"))
             .map_err(|reason| Error::Unverifiable { name: object.name(), reason })?,
         false => None,
     };

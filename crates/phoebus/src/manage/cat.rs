@@ -3,10 +3,10 @@
 use super::{CODES, Tally, block_on, find_all};
 use crate::cp::to_standard_output;
 use crate::exit::Exit;
-use crate::place::Stores;
+use crate::place::{Carried, FarArgs, Stores};
 use anyhow::Result;
-use phoebus_files::How;
 use phoebus_files::range::Extent;
+use phoebus_files::{How, Verify};
 use phoebus_proto::units::ByteSize;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -26,6 +26,8 @@ pub(crate) struct Args {
     /// Write so many bytes
     #[arg(long, value_name = "BYTES")]
     length: Option<ByteSize>,
+    #[command(flatten)]
+    far: FarArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
@@ -37,10 +39,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         None => None,
     };
     block_on(async {
-        let (mut stores, mut tally) = (Stores::default(), Tally::default());
+        // What computes no checksums can be shown all the same.
+        let how = How { verify: Verify::Possible, ..How::default() };
+        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
         for place in find_all(&mut stores, &args.places).await? {
             for key in tally.check(place.all().await).unwrap_or_default() {
-                tally.note(to_standard_output(&*place.store, &key, extent, &How::default()).await);
+                tally.note(to_standard_output(&*place.store, &key, extent, &how).await);
             }
         }
         Ok(tally.code())

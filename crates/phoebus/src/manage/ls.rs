@@ -2,7 +2,7 @@
 
 use super::{CODES, Tally, block_on, described, find_all, print, printable, time_of};
 use crate::cp::human;
-use crate::place::{Place, Stores, shown};
+use crate::place::{Carried, FarArgs, Place, Stores, shown};
 use anyhow::Result;
 use phoebus_files::Error;
 use phoebus_files::key::Key;
@@ -34,11 +34,13 @@ pub(crate) struct Args {
     /// Print a line of JSON for each entry
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    far: FarArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
-        let (mut stores, mut tally) = (Stores::default(), Tally::default());
+        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
         let places = find_all(&mut stores, &args.places).await?;
         let titled = places.len() > 1 || places.iter().any(Place::is_pattern) || args.recursive;
         for place in places {

@@ -1,7 +1,7 @@
 //! `phoebus mkdir`: new directories.
 
 use super::{CODES, Tally, block_on, find_all};
-use crate::place::{Place, Stores};
+use crate::place::{Carried, FarArgs, Place, Stores};
 use anyhow::Result;
 use phoebus_files::Error;
 use phoebus_files::key::Key;
@@ -19,11 +19,13 @@ pub(crate) struct Args {
     /// Make those above, too; one that is there already is no error
     #[arg(long, short)]
     parents: bool,
+    #[command(flatten)]
+    far: FarArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
-        let (mut stores, mut tally) = (Stores::default(), Tally::default());
+        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
         for place in find_all(&mut stores, &args.places).await? {
             tally.note(make(&place, args.parents).await);
         }

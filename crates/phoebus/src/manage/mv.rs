@@ -2,7 +2,7 @@
 
 use super::{CODES, Tally, block_on, find_all};
 use crate::exit::{self, Exit};
-use crate::place::Stores;
+use crate::place::{Carried, FarArgs, Stores};
 use anyhow::Result;
 use phoebus_files::{Error, Sort};
 use std::ffi::OsString;
@@ -21,11 +21,13 @@ pub(crate) struct Args {
     /// Do not replace what has the new name
     #[arg(long, short = 'n')]
     no_replace: bool,
+    #[command(flatten)]
+    far: FarArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
-        let (mut stores, mut tally) = (Stores::default(), Tally::default());
+        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
         let mut places = find_all(&mut stores, &args.places).await?;
         let Some(dest) = places.pop() else { return Err(Exit::usage("a source and a destination were expected")) };
         let is_dir = dest.is_dir().await.map_err(exit::of_files)?;

@@ -2,7 +2,7 @@
 
 use super::{CODES, Tally, block_on, find_all, ls};
 use crate::exit::Exit;
-use crate::place::Stores;
+use crate::place::{Carried, FarArgs, Stores};
 use anyhow::Result;
 use phoebus_files::Error;
 use phoebus_files::key::Key;
@@ -23,11 +23,13 @@ pub(crate) struct Args {
     /// What is not there is no error
     #[arg(long, short)]
     force: bool,
+    #[command(flatten)]
+    far: FarArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
-        let (mut stores, mut tally) = (Stores::default(), Tally::default());
+        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
         for place in find_all(&mut stores, &args.places).await? {
             let keys = place.all().await;
             for key in tally.check(args.heeded(keys)).flatten().unwrap_or_default() {

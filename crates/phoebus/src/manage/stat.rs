@@ -1,7 +1,7 @@
 //! `phoebus stat`: what is known of files, checksums included.
 
 use super::{CODES, Tally, block_on, described, find_all, print, time_of};
-use crate::place::{Stores, shown};
+use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
 use phoebus_files::Error;
 use phoebus_files::key::Key;
@@ -26,11 +26,13 @@ pub(crate) struct Args {
     /// Print a line of JSON for each
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    far: FarArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
-        let (mut stores, mut tally) = (Stores::default(), Tally::default());
+        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
         for place in find_all(&mut stores, &args.places).await? {
             for key in tally.check(place.all().await).unwrap_or_default() {
                 let Some((meta, sum)) = tally.note(look(&*place.store, &key, args.checksum).await) else { continue };

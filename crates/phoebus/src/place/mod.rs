@@ -1,7 +1,10 @@
 //! From what was written to a store and a key in it.
 
+mod far;
+mod netrc;
 mod url;
 
+pub(crate) use far::{Carried, FarArgs};
 pub(crate) use url::{Far, Url, UrlError};
 
 use crate::exit::{self, Exit};
@@ -11,6 +14,7 @@ use phoebus_files::local::Local;
 use phoebus_files::plan::{Pattern, expand, is_pattern};
 use phoebus_files::store::{Kind, Meta, Store};
 use phoebus_files::{Error, Links};
+use phoebus_gridftp::client::Remote;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -33,9 +37,18 @@ pub(crate) struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct Stores {
     local: Option<Arc<dyn Store>>,
+    /// Servers, each with what was said of it.
+    far: Vec<(Far, Remote, Arc<dyn Store>)>,
+    args: FarArgs,
+    carried: Carried,
 }
 
 impl Stores {
+    /// None yet; `args` is what is said of servers, `carried` how files go there.
+    pub(crate) fn new(args: &FarArgs, carried: Carried) -> Self {
+        Self { args: args.clone(), carried, ..Self::default() }
+    }
+
     /// The place that `url` names.
     ///
     /// # Errors
@@ -44,8 +57,32 @@ impl Stores {
         match url {
             Url::Standard => Err(Exit::usage("\"-\" is no place for this: a path or a URL was expected")),
             Url::Local(path) => self.local(path),
-            Url::Far(far) => Err(not_yet(far)),
+            Url::Far(far) if far.scheme == url::Scheme::Sshftp => Err(not_yet(far)),
+            Url::Far(far) => self.far(far).await,
         }
+    }
+
+    async fn far(&mut self, far: &Far) -> Result<Place> {
+        // Passwords are looked at, too: who has said two is two.
+        let server = Far { path: Vec::new(), home: false, ..far.clone() };
+        let known = self.far.iter().position(|(known, ..)| *known == server);
+        let (remote, store) = match known {
+            Some(i) => (self.far[i].1.clone(), self.far[i].2.clone()),
+            None => {
+                let remote = far::connect(far, &self.args, self.carried).await?;
+                let store: Arc<dyn Store> = Arc::new(remote.clone());
+                self.far.push((server, remote.clone(), store.clone()));
+                (remote, store)
+            }
+        };
+        let mut key = Key::parse(&far.path).map_err(Exit::usage)?;
+        let mut pattern = str::from_utf8(&far.path).ok().filter(|text| is_pattern(text)).map(str::to_owned);
+        if far.home {
+            key = remote.home().beneath(&key).map_err(Exit::usage)?;
+            pattern = pattern.map(|text| format!("{}/{text}", escaped(&remote.home().to_string())));
+        }
+        let inside = is_inside(Path::new(OsStr::from_bytes(&far.path)));
+        Ok(Place { store, key, inside, pattern })
     }
 
     fn local(&mut self, path: &Path) -> Result<Place> {
@@ -119,7 +156,9 @@ pub(crate) fn shown(store: &dyn Store, key: &Key) -> String {
 
 fn not_yet(far: &Far) -> anyhow::Error {
     let scheme = far.scheme.name();
-    Exit::usage(format!("{far}: {scheme}:// cannot be spoken yet; paths of this machine were expected"))
+    Exit::usage(format!(
+        "{far}: {scheme}:// cannot be spoken yet; gsiftp://, ftp://, ftps:// or paths of this machine were expected"
+    ))
 }
 
 /// From the root, with what `..` leads to where the path really leads, as the system sees it.

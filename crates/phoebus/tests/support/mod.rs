@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+pub mod ftp;
+pub mod grid;
 pub mod gridftp;
 pub mod path;
 pub mod place;

@@ -111,8 +111,9 @@ pub(super) const SECURE: &[Entry] = &[
 pub(super) const GSI: &[Entry] =
     &[entry("ADAT", "token", Nothing, No), entry("DCAU", "N|A|S subject", Nothing, Is("DCAU"))];
 
-/// Features that are no command.
-pub(super) const FEATURES: &[&str] = &["UTF8", "TVFS"];
+/// Features that are no command. XDRAFTS is this server's own: what is stored has no name before it is complete, and what REST
+/// says is there of it is refused if it is not.
+pub(super) const FEATURES: &[&str] = &["UTF8", "TVFS", "XDRAFTS"];
 
 /// Those after SITE, as `SITE HELP` lists them beside the others.
 pub(super) const SITE: &[Entry] = &[

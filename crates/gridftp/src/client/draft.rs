@@ -1,0 +1,362 @@
+//! A file of a server that is being written: under a hidden name beside its own, until it is complete and verified.
+//!
+//! What tells drafts apart is a tag of what they are of: the source, when it was modified, its size, and this machine. So the
+//! same command finds what it had sent, and no other takes it for its own.
+
+use super::error::{bare, passing};
+use super::marks::Marks;
+use super::object::RemoteObject;
+use super::remote::Remote;
+use super::store::{Sending, Upload};
+use super::third;
+use phoebus_files::block::Block;
+use phoebus_files::key::Key;
+use phoebus_files::range::{Extent, Ranges};
+use phoebus_files::store::{Attributes, Boxed, Draft, Fallible, Kind, Object, Spec, Store};
+use phoebus_files::sum::{Algorithm, Sum, Tally};
+use phoebus_files::{Error, Sort, part_of};
+use ring::rand::SecureRandom;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Files of at least this many bytes are gone on with.
+const RESUME_FROM: u64 = 16 << 20;
+
+/// How much of what a server has of a stream is sent again: what it had written last may not have come to its disk.
+const AGAIN: u64 = 1 << 20;
+
+/// How long removing what is given up may take.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// A file that is being written.
+pub(super) struct RemoteDraft {
+    remote: Remote,
+    key: Key,
+    /// The name that it has until it is complete.
+    part: Key,
+    spec: Spec,
+    kept: Ranges,
+    safe: Arc<Mutex<Ranges>>,
+    marks: Option<Marks>,
+    given: Mutex<Given>,
+    state: tokio::sync::Mutex<State>,
+}
+
+/// What was given to be written.
+#[derive(Debug)]
+struct Given {
+    ranges: Ranges,
+    tally: Option<Tally>,
+    /// Where the next block of a stream belongs.
+    next: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Sending(Upload),
+    Sent,
+    /// Why, for all who ask after the first.
+    Failed(String, Sort),
+}
+
+impl fmt::Debug for RemoteDraft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RemoteDraft").field(&self.name()).finish()
+    }
+}
+
+impl RemoteDraft {
+    pub(super) async fn begin(remote: Remote, key: Key, spec: Spec) -> Result<Self, Error> {
+        let name = remote.label(&key);
+        match remote.stat(&key).await {
+            Ok(meta) if !matches!(meta.kind, Kind::File | Kind::Link) => {
+                return Err(Error::Kind { name, is: meta.kind.described(), expected: "a file" });
+            }
+            Ok(_) if !spec.replace => return Err(Error::Exists { name }),
+            Ok(_) => {}
+            Err(error) if error.sort() == Sort::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let part = match remote.options().in_place {
+            true => key.clone(),
+            false => part_of(&key, &tag(&spec)).map_err(|error| super::error::senseless(&name, error.to_string()))?,
+        };
+        let marks = remote.options().state.as_ref().filter(|_| remote.streams().is_some());
+        let marks = marks.filter(|_| is_long(&spec)).map(|dir| Marks::of(dir, remote.label(&part)));
+        let kept = kept(&remote, &part, &spec, marks.as_ref()).await?;
+        let next = kept.iter().next_back().map_or(0, Extent::end);
+        let given = Given { ranges: kept.clone(), tally: spec.sum.map(Tally::new), next };
+        let (given, state) = (Mutex::new(given), tokio::sync::Mutex::new(State::Idle));
+        Ok(Self { remote, key, part, spec, kept, safe: Arc::default(), marks, given, state })
+    }
+
+    pub(super) fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// As errors call it.
+    pub(super) fn label(&self) -> String {
+        self.remote.label(&self.key)
+    }
+
+    /// The name that it has until it is complete.
+    pub(super) fn part(&self) -> &Key {
+        &self.part
+    }
+
+    /// The same as the server knows it.
+    pub(super) fn path(&self) -> Result<Vec<u8>, Error> {
+        self.remote.path(&self.part)
+    }
+
+    fn given(&self) -> MutexGuard<'_, Given> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn upload(&self) -> Result<Upload, Error> {
+        let sending = Sending {
+            name: self.name(),
+            path: self.remote.path(&self.part)?,
+            size: self.spec.size,
+            kept: self.kept.clone(),
+            safe: self.safe.clone(),
+            marks: self.marks.clone(),
+        };
+        Ok(Upload::begin(self.remote.clone(), sending))
+    }
+
+    /// The failure that ended it, for whoever asks once more.
+    fn again(&self, reason: &str, sort: Sort) -> Error {
+        Error::Store { name: self.name(), reason: reason.to_owned(), sort }
+    }
+
+    /// Waits until the server has all that was given.
+    async fn finish(&self) -> Result<(), Error> {
+        let mut state = self.state.lock().await;
+        if matches!(*state, State::Idle) {
+            // A file of no bytes, or one of which the server has all.
+            let all = self.spec.size.is_some_and(|size| size > 0 && self.kept.covers(Extent::first(size)));
+            *state = if all { State::Sent } else { State::Sending(self.upload()?) };
+        }
+        match &mut *state {
+            State::Sending(upload) => match upload.end().await {
+                Ok(()) => {
+                    *state = State::Sent;
+                    Ok(())
+                }
+                Err(error) => {
+                    *state = State::Failed(bare(&error, &self.name()), error.sort());
+                    Err(error)
+                }
+            },
+            State::Failed(reason, sort) => Err(self.again(reason, *sort)),
+            State::Idle | State::Sent => Ok(()),
+        }
+    }
+
+    fn complete(&self, size: u64) -> Result<(), Error> {
+        let missing = self.given().ranges.missing(Extent::first(size)).total();
+        if missing > 0 { Err(Error::Incomplete { name: self.name(), missing, size }) } else { Ok(()) }
+    }
+}
+
+impl Draft for RemoteDraft {
+    fn name(&self) -> String {
+        self.label()
+    }
+
+    fn kept(&self) -> Ranges {
+        self.kept.clone()
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.remote.streams().is_none()
+    }
+
+    fn fetch<'a>(
+        &'a self,
+        object: &'a dyn Object,
+        missing: &'a Ranges,
+        moved: &'a (dyn Fn(u64) + Send + Sync),
+    ) -> Fallible<'a, bool> {
+        Box::pin(async move {
+            let Some(object) = object.as_any().and_then(|any| any.downcast_ref::<RemoteObject>()) else {
+                return Ok(false);
+            };
+            if let Some(marks) = self.marks.as_ref().filter(|_| self.kept.is_empty()) {
+                marks.remove();
+            }
+            if !third::fetch(self, object, missing, moved).await? {
+                return Ok(false);
+            }
+            self.given().ranges.extend(missing.iter());
+            *self.state.lock().await = State::Sent;
+            Ok(true)
+        })
+    }
+
+    fn is_resumable(&self) -> bool {
+        self.marks.is_some() || is_resumable(&self.remote, &self.spec)
+    }
+
+    fn write(&self, block: Block) -> Fallible<'_, ()> {
+        Box::pin(async move {
+            let beyond = || Error::Beyond { name: self.name(), extent: Extent::first(u64::MAX) };
+            let extent = block.extent().ok_or_else(beyond)?;
+            let queue = {
+                let mut state = self.state.lock().await;
+                if matches!(*state, State::Idle) {
+                    *state = State::Sending(self.upload()?);
+                }
+                match &*state {
+                    State::Sending(Upload { queue: Some(queue), .. }) => queue.clone(),
+                    State::Failed(reason, sort) => return Err(self.again(reason, *sort)),
+                    _ => return Err(Error::Beyond { name: self.name(), extent }),
+                }
+            };
+            {
+                let mut given = self.given();
+                if self.is_ordered() && extent.start() != given.next {
+                    return Err(Error::Beyond { name: self.name(), extent });
+                }
+                if given.ranges.insert(extent) < extent.len() {
+                    // The first bytes stay; a block that has some that are there and some that are not comes from nobody.
+                    return if given.ranges.covers(extent) { Ok(()) } else { Err(beyond()) };
+                }
+                given.next = extent.end();
+                if let Some(tally) = &mut given.tally {
+                    let sum = block.sum_by(tally.combining());
+                    // It was seen above to be new.
+                    let _ = tally.add(extent, sum);
+                }
+            }
+            match queue.send(block).await {
+                Ok(()) => Ok(()),
+                // The upload has ended before all was given, and says why.
+                Err(_) => {
+                    drop(queue);
+                    self.finish().await?;
+                    Err(passing(&self.name(), "the server took no more before all was sent"))
+                }
+            }
+        })
+    }
+
+    fn wrote(&self, extent: Extent) -> Result<(), Error> {
+        Err(Error::Beyond { name: self.name(), extent })
+    }
+
+    fn checkpoint(&self) -> Fallible<'_, Ranges> {
+        Box::pin(async {
+            let mut safe = self.kept.clone();
+            safe.extend(self.safe.lock().unwrap_or_else(PoisonError::into_inner).iter());
+            Ok(safe)
+        })
+    }
+
+    fn given(&self, size: u64) -> Option<Sum> {
+        self.given().tally.as_ref().filter(|_| self.kept.is_empty())?.total(size)
+    }
+
+    fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
+        Box::pin(async move {
+            self.finish().await?;
+            let size = self.given().ranges.total();
+            self.remote.checksum(&self.part, &self.name(), algorithm, None, size).await
+        })
+    }
+
+    fn publish(&self, size: u64) -> Fallible<'_, ()> {
+        Box::pin(async move {
+            self.complete(size)?;
+            self.finish().await?;
+            let name = self.name();
+            if self.remote.has("SIZE")
+                && let Some(there) = self.remote.size(&self.part).await?
+                && there != size
+            {
+                let reason = format!("the server has {there} bytes of it, and {size} were sent");
+                return Err(passing(&name, reason));
+            }
+            let Attributes { mode, modified } = self.spec.attributes;
+            self.remote.attribute(&self.part, Attributes { mode, modified }).await?;
+            if let Some(marks) = &self.marks {
+                marks.remove();
+            }
+            if self.part == self.key {
+                return Ok(());
+            }
+            if self.spec.replace {
+                return self.remote.move_to(&self.part, &self.key).await;
+            }
+            self.remote.rename(&self.part, &self.key, false).await
+        })
+    }
+
+    fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            let begun = {
+                let mut state = self.state.lock().await;
+                // What is under way is cut.
+                let before = std::mem::replace(&mut *state, State::Failed("it was given up".to_owned(), Sort::Other));
+                !matches!(before, State::Idle)
+            };
+            if (keep && self.is_resumable()) || (!begun && self.kept.is_empty()) {
+                return;
+            }
+            if let Some(marks) = &self.marks {
+                marks.remove();
+            }
+            // What is left behind is in nobody's way but that of a listing of hidden names.
+            let _ = timeout(FAREWELL, self.remote.remove(&self.part)).await;
+        })
+    }
+}
+
+/// Whether what is cut of it can be gone on with.
+fn is_resumable(remote: &Remote, spec: &Spec) -> bool {
+    is_long(spec) && remote.streams().is_none() && remote.restarts()
+}
+
+/// Whether it is worth it.
+fn is_long(spec: &Spec) -> bool {
+    spec.source.is_some() && spec.size.is_some_and(|size| size >= RESUME_FROM)
+}
+
+/// What the server has of it.
+async fn kept(remote: &Remote, part: &Key, spec: &Spec, marks: Option<&Marks>) -> Result<Ranges, Error> {
+    if let Some(marks) = marks.filter(|_| !remote.options().in_place) {
+        let noted = marks.read();
+        let end = noted.iter().next_back().map_or(0, Extent::end);
+        // A server that keeps drafts to itself refuses to go on with what it does not have; others would leave a gap.
+        let there = end > 0 && (remote.has("XDRAFTS") || remote.size(part).await?.is_some_and(|size| size >= end));
+        return Ok(if there && Some(end) <= spec.size { noted } else { Ranges::new() });
+    }
+    if !is_resumable(remote, spec) || remote.options().in_place {
+        return Ok(Ranges::new());
+    }
+    // A stream is written from its beginning on: what is there is what came first.
+    let there = remote.size(part).await?.unwrap_or(0).min(spec.size.unwrap_or(0));
+    let kept = if Some(there) == spec.size { there } else { there.saturating_sub(AGAIN) };
+    Ok(Extent::first(kept).into())
+}
+
+/// What tells drafts of different sources apart.
+fn tag(spec: &Spec) -> String {
+    let Some((source, modified)) = &spec.source else {
+        // It cannot be gone on with, and others may write the same.
+        let mut random = [0; 8];
+        let _ = ring::rand::SystemRandom::new().fill(&mut random);
+        return hex(&random);
+    };
+    let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let what = format!("{source}\n{modified:?}\n{:?}\n{here}", spec.size);
+    hex(&ring::digest::digest(&ring::digest::SHA256, what.as_bytes()).as_ref()[..8])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

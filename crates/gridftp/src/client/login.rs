@@ -1,0 +1,195 @@
+//! How a control connection begins: connected, greeted, protected, logged in, and asked what the server can do.
+
+use super::data::DataPlan;
+use super::error::{passing, refused, silent, sort, words};
+use super::options::{Grid, Options, Security};
+use super::session::Session;
+use crate::control::Link;
+use phoebus_files::{Error, Sort};
+use phoebus_gsi::context::{Delegation, Expect};
+use phoebus_gsi::control::{ClientLogin, Next};
+use phoebus_net::{Profile, dial};
+use phoebus_proto::endpoint::Host;
+use phoebus_proto::gridftp::features::Features;
+use phoebus_proto::gridftp::reply::Reply;
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+use rustls::pki_types::ServerName;
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What anonymous users give for a password, so that a server's administrator knows what this is.
+const ANONYMOUS: (&str, &str) = ("anonymous", "phoebus@");
+
+/// What stands for the user under GSI, where the server finds him by his certificate.
+const MAPPED: &str = ":globus-mapping:";
+
+/// How many sessions of TLS are remembered of each control connection.
+const SESSIONS: usize = 16;
+
+/// How often a login may be asked for more than is known.
+const MAX_STEPS: usize = 20;
+
+/// Connects and logs in.
+pub(super) async fn login(options: &Options, name: &Arc<str>) -> Result<Session, Error> {
+    let mut session = connect(options, name).await?;
+    if let Security::Tls { config, implicit: true } = &options.security {
+        protect(&mut session, options, config).await?;
+    }
+    greeting(&mut session, options).await?;
+    match &options.security {
+        Security::None | Security::Tls { implicit: true, .. } => {}
+        Security::Tls { config, implicit: false } => {
+            let reply = session.ask("AUTH TLS").await?;
+            if reply.code != 234 {
+                let reason = format!("the server answers AUTH TLS with {}; TLS was asked for", words(&reply));
+                return Err(Error::Store { name: name.to_string(), reason, sort: Sort::Denied });
+            }
+            protect(&mut session, options, config).await?;
+        }
+        Security::Grid(grid) => agree(&mut session, options, grid).await?,
+    }
+    user(&mut session, options).await?;
+    let features = session.ask("FEAT").await?;
+    session.features = Arc::new(Features::parse(&features));
+    session.must("TYPE I", name, "use").await?;
+    DataPlan::of(options).announce(&mut session).await?;
+    Ok(session)
+}
+
+async fn connect(options: &Options, name: &Arc<str>) -> Result<Session, Error> {
+    let failed = |error: phoebus_net::Error| match &error {
+        phoebus_net::Error::Resolve { source, .. } if source.kind() != io::ErrorKind::TimedOut => {
+            // A name that is not there is not there a second later; a resolver may be.
+            passing(name, error.to_string())
+        }
+        _ => passing(name, error.to_string()),
+    };
+    let port = options.server.port;
+    let addresses = match &options.server.host {
+        Host::Addr(addr) => vec![(*addr, port).into()],
+        Host::Name(host) => dial::resolve(host, port, options.patience).await.map_err(failed)?,
+    };
+    let stream = dial::connect(&addresses, &Profile::default(), options.patience).await.map_err(failed)?;
+    Session::new(Link::new(stream), name.clone(), options.patience)
+}
+
+async fn greeting(session: &mut Session, options: &Options) -> Result<(), Error> {
+    // 120 says that it takes some time.
+    let reply = session.last(options.patience).await?;
+    if reply.code == 220 {
+        return Ok(());
+    }
+    Err(passing(&session.name, format!("the server greets with {}, and 220 was expected", words(&reply))))
+}
+
+/// Goes on under TLS.
+async fn protect(session: &mut Session, options: &Options, config: &Arc<ClientConfig>) -> Result<(), Error> {
+    let server = server_name(&options.server.host, &session.name)?;
+    let (name, patience) = (session.name.clone(), options.patience);
+    // Many servers are a process for each control connection, which knows of no others' sessions.
+    let mut config = ClientConfig::clone(config);
+    config.resumption = Resumption::in_memory_sessions(SESSIONS);
+    let config = Arc::new(config);
+    session.tls = Some(config.clone());
+    let agreed = session.link()?.protect_as_client(config, server, patience).await;
+    agreed.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => silent(&name, patience),
+        // Whom this end does not believe it will not believe a second later.
+        io::ErrorKind::InvalidData => Error::Store {
+            name: name.to_string(),
+            reason: format!("TLS with the server failed: {}", super::tls::explained(&error)),
+            sort: Sort::Denied,
+        },
+        _ => passing(&name, format!("TLS with the server failed: {}", phoebus_net::reason(&error))),
+    })
+}
+
+/// The name that a certificate has to have.
+pub(super) fn server_name(host: &Host, name: &str) -> Result<ServerName<'static>, Error> {
+    match host {
+        Host::Addr(addr) => Ok(ServerName::IpAddress((*addr).into())),
+        Host::Name(host) => ServerName::try_from(host.clone())
+            .map_err(|_| super::error::senseless(name, "no certificate can have this name")),
+    }
+}
+
+/// Both ends prove by certificates who they are (`AUTH GSSAPI`, `ADAT`).
+async fn agree(session: &mut Session, options: &Options, grid: &Grid) -> Result<(), Error> {
+    let name = session.name.clone();
+    let failed = |error: &dyn std::fmt::Display| Error::Store {
+        name: name.to_string(),
+        reason: format!("the server and this end did not agree by certificates: {error}"),
+        sort: Sort::Denied,
+    };
+    let host = match &options.server.host {
+        Host::Addr(addr) => addr.to_string(),
+        Host::Name(host) => host.clone(),
+    };
+    // The server proves by what is lent to it that its data connections belong to this control connection.
+    let delegation = if grid.data_auth { Delegation::Limited } else { Delegation::None };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let now = i64::try_from(now).unwrap_or(i64::MAX);
+    let begun = ClientLogin::begin(&grid.identity, Expect::Host(host), delegation, now);
+    let (mut login, mut line) = begun.map_err(|error| failed(&error))?;
+    for _ in 0..MAX_STEPS {
+        let reply = session.ask(line.as_bytes()).await?;
+        match login.reply(reply.code, &reply.text()).map_err(|error| failed(&error))? {
+            Next::Send(next) => line = next,
+            Next::Done => {
+                session.protected = Some(Box::new(login.finish().map_err(|error| failed(&error))?));
+                return Ok(());
+            }
+        }
+    }
+    Err(failed(&"it takes more tokens than any does"))
+}
+
+/// Says who logs in. Neither the password nor what a server makes of it is ever repeated.
+async fn user(session: &mut Session, options: &Options) -> Result<(), Error> {
+    let (user, password) = match (&options.login.user, &options.login.password, &options.security) {
+        // Who has a certificate needs no password, and some servers ask for one all the same.
+        (Some(user), None, Security::Grid(_)) => (user.as_str(), Some("")),
+        (Some(user), password, _) => (user.as_str(), password.as_ref().map(|password| password.0.as_str())),
+        (None, _, Security::Grid(_)) => (MAPPED, Some("")),
+        (None, _, _) => (ANONYMOUS.0, Some(ANONYMOUS.1)),
+    };
+    let mut reply = session.ask(format!("USER {user}")).await?;
+    if reply.code == 331 {
+        let Some(password) = password else {
+            let reason = format!(
+                "the server asks for the password of {user}: it was expected in the URL, in ~/.netrc or in PHOEBUS_FTP_PASSWORD"
+            );
+            return Err(Error::Store { name: session.name.to_string(), reason, sort: Sort::Denied });
+        };
+        reply = session.ask(format!("PASS {password}")).await?;
+        hide(&mut reply, password);
+    }
+    match reply.code {
+        // 202: passwords mean nothing here.
+        200..=299 => Ok(()),
+        332 => {
+            let reason = "the server asks for an account (ACCT), of which nothing is known here";
+            Err(Error::Store { name: session.name.to_string(), reason: reason.to_owned(), sort: Sort::Denied })
+        }
+        _ if sort(&reply) == Sort::Passing => Err(refused(&session.name, "log in to", "the login", &reply)),
+        _ => {
+            let source = io::Error::other(format!("the server answers with {}", words(&reply)));
+            Err(Error::Denied { name: session.name.to_string(), act: "log in to", source })
+        }
+    }
+}
+
+/// Takes a password out of an answer that repeats it.
+fn hide(reply: &mut Reply, password: &str) {
+    if password.is_empty() || password == ANONYMOUS.1 {
+        return;
+    }
+    for line in &mut reply.lines {
+        let text = String::from_utf8_lossy(line);
+        if text.contains(password) {
+            *line = text.replace(password, "…").into_bytes();
+        }
+    }
+}

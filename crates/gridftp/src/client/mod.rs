@@ -1,0 +1,36 @@
+//! The client (U1–U7): servers of FTP (RFC 959) and GridFTP (GFD.20) as stores.
+//!
+//! ```text
+//!   Remote ── a Store ──► Object ──flow──► retrieve: REST, RETR ──► a flow, which ends only after 226
+//!      │                  Draft ◄─write─── store: ALLO, REST, STOR of a draft's name; CKSM, MFMT, RNFR, RNTO
+//!      └─ sessions: one control connection for each thing that goes on at the same time
+//! ```
+//!
+//! - [`Options`]: which server, who logs in, what protects it, how data goes.
+//! - [`Remote`]: the store. It has as many control connections as it needs, and keeps them for the next that need one.
+//! - `session` is one control connection: lines out, answers in, each within its time. `login` is how it begins.
+//! - `data` says where data connections lead, `retrieve` and `store` carry files, `third` has them carried between servers;
+//!   `listing` is of directories. `marks` is what is remembered of files that were cut.
+//!
+//! What a server says is believed as far as it concerns the server: where data connections lead to is its own address,
+//! whatever it says, unless its data connections prove who they are ([`Options::data_elsewhere`]).
+
+mod data;
+mod draft;
+mod error;
+mod listing;
+mod login;
+mod marks;
+mod object;
+mod options;
+mod remote;
+mod retrieve;
+mod session;
+mod store;
+mod third;
+mod tls;
+mod unix;
+
+pub use options::{Grid, Login, Options, Password, Security};
+pub use remote::Remote;
+pub use tls::{TlsError, trusting};

@@ -1,0 +1,124 @@
+//! What a client is told: which server, who logs in, and how.
+
+use crate::data::Protection;
+use phoebus_gsi::context::Endpoint as Identity;
+use phoebus_proto::endpoint::Endpoint;
+use rustls::ClientConfig;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Which server, and how it is spoken with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// As errors and journals name the server, without credentials: `ftp://host`.
+    pub name: String,
+    /// The server.
+    pub server: Endpoint,
+    /// Who logs in.
+    pub login: Login,
+    /// What protects the connections.
+    pub security: Security,
+    /// Over how many connections extended blocks go (MODE E); files go as streams (MODE S) if that is not said.
+    pub streams: Option<u32>,
+    /// Whether data connections may lead to other addresses than the server's own, as those of striped servers do. A server
+    /// that is not to be believed could have others attacked so (RFC 2577).
+    pub data_elsewhere: bool,
+    /// Whether files are written under their own names, for servers that let nobody rename: a file that is cut is then there
+    /// in part.
+    pub in_place: bool,
+    /// Where is noted what servers say is safe of files that go to them as extended blocks, if such are to be gone on with.
+    pub state: Option<PathBuf>,
+    /// On which ports this end listens for data (extended blocks that are got); any that is free, if none are given.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// How long connecting, agreeing and each answer may take, unless the server says meanwhile that it is at work. 60 s by
+    /// default.
+    pub patience: Duration,
+    /// How long data may not move. 60 s by default.
+    pub stall: Duration,
+}
+
+impl Options {
+    /// Anonymous and in clear.
+    pub fn new(name: impl Into<String>, server: Endpoint) -> Self {
+        Self {
+            name: name.into(),
+            server,
+            login: Login::default(),
+            security: Security::None,
+            streams: None,
+            data_elsewhere: false,
+            in_place: false,
+            state: None,
+            ports: None,
+            patience: Duration::from_secs(60),
+            stall: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Who logs in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Login {
+    /// The user; `anonymous` if there is none, or under GSI whom the server takes the certificate's holder for.
+    pub user: Option<String>,
+    /// The password.
+    pub password: Option<Password>,
+}
+
+/// A password, which is shown to nobody.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(pub String);
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// What protects the connections.
+#[derive(Debug, Clone)]
+pub enum Security {
+    /// Nothing.
+    None,
+    /// TLS (RFC 4217), for commands and data.
+    Tls {
+        /// Whom to believe. What it remembers is not used: data connections resume the session of their own control connection,
+        /// as many servers demand.
+        config: Arc<ClientConfig>,
+        /// Whether it begins with the connection, and not by `AUTH TLS`.
+        implicit: bool,
+    },
+    /// Certificates and proxies (GSI; RFC 2228, GFD.20).
+    Grid(Grid),
+}
+
+/// How GSI is used.
+#[derive(Clone)]
+pub struct Grid {
+    /// Who this end is, and whom it believes.
+    pub identity: Identity,
+    /// Whether both ends of data connections prove who they are (DCAU A), for which rights are lent to the server; otherwise
+    /// nobody does (DCAU N).
+    pub data_auth: bool,
+    /// What protects data (PROT); only with `data_auth`.
+    pub protection: Protection,
+}
+
+impl fmt::Debug for Grid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { identity, data_auth, protection } = self;
+        write!(f, "Grid({}, {data_auth}, {protection:?})", identity.credential.certificate().subject())
+    }
+}
+
+impl Grid {
+    /// The subject of whoever the credential speaks for: that of the certificate which its proxies were made from.
+    pub fn subject(&self) -> String {
+        let chain = self.identity.credential.chain();
+        let own = chain.iter().find(|certificate| certificate.kind().proxy().is_none());
+        own.unwrap_or(self.identity.credential.certificate()).subject().as_str().to_owned()
+    }
+}

@@ -1,0 +1,363 @@
+//! What comes from a server: files and listings (RFC 959, section 5.3; RFC 3659, section 5; GFD.20, sections 3.2 and 3.4).
+//!
+//! A retrieval is a flow of its own task. It gives its end only once all bytes have come that were asked for and the server has
+//! said that it sent all (226): a connection that was cut ends as one does that has brought all.
+
+use super::error::{bare, passing, refused, words};
+use super::remote::Remote;
+use super::session::Session;
+use crate::data::{Channel, Intake, Mode};
+use phoebus_files::Error;
+use phoebus_files::block::{Block, Pool};
+use phoebus_files::range::{Extent, Ranges};
+use phoebus_files::store::{Fallible, Flow};
+use phoebus_files::sum::Combining;
+use phoebus_proto::gridftp::marker::{MAX_RANGES, Restart};
+use std::fmt;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// How long the server's words are waited for, once data has failed: they say more than a broken connection does.
+const WORDS: Duration = Duration::from_secs(5);
+
+/// How many characters of ranges one REST may have: servers take lines of some kilobytes.
+const MAX_REST: usize = 2000;
+
+/// Blocks on their way from a server. Dropped, it cuts the transfer.
+pub(super) struct Retrieval {
+    blocks: tokio::sync::Mutex<Blocks>,
+    work: JoinHandle<()>,
+    name: String,
+}
+
+struct Blocks {
+    from: mpsc::Receiver<Given>,
+    ended: bool,
+}
+
+/// A block, or none at the end.
+type Given = Result<Option<Block>, Error>;
+
+/// What is to be retrieved.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    /// As errors name it.
+    pub(super) name: String,
+    /// As the server knows it.
+    pub(super) path: Vec<u8>,
+    /// How many bytes it has.
+    pub(super) size: u64,
+    /// Which of them are wanted.
+    pub(super) ranges: Ranges,
+    /// The checksum to compute of each block.
+    pub(super) sum: Option<Combining>,
+    /// Whether blocks have to come in order.
+    pub(super) ordered: bool,
+}
+
+impl Retrieval {
+    /// Begins to retrieve a file.
+    pub(super) fn of_file(remote: Remote, wanted: Wanted, pool: Pool) -> Self {
+        let name = wanted.name.clone();
+        Self::spawn(name, move |sender| async move {
+            let mut give = Give { sender: &sender, wanted: &wanted, given: Ranges::new() };
+            file(&remote, &wanted, pool, &mut give).await?;
+            let missing = wanted.ranges.iter().map(|extent| give.given.missing(extent).total()).sum::<u64>();
+            match missing {
+                0 => Ok(()),
+                _ => Err(Error::Short { name: wanted.name.clone(), at: wanted.size - missing, expected: wanted.size }),
+            }
+        })
+    }
+
+    /// Begins to retrieve what `command` lists, over a session that has been prepared for it.
+    pub(super) fn of_listing(remote: Remote, mut session: Session, name: String, command: Vec<u8>) -> Self {
+        Self::spawn(name.clone(), move |sender| async move {
+            let pool = Pool::new(64 << 10, 4);
+            let plan = remote.plan();
+            plan.enter(&mut session, Mode::Stream).await?;
+            let channel = plan.passive(&mut session).await?;
+            let intake = Intake { pool, from: 0, expected: None };
+            let mut sink = All(&sender);
+            let task = Task { remote: &remote, name: &name, act: "list", enough: None };
+            task.receive(&mut session, &command, &channel, Mode::Stream, intake, &mut sink).await?;
+            remote.keep(session);
+            Ok(())
+        })
+    }
+
+    fn spawn<F: Future<Output = Result<(), Error>> + Send>(
+        name: String,
+        work: impl FnOnce(mpsc::Sender<Given>) -> F + Send + 'static,
+    ) -> Self {
+        let (sender, blocks) = mpsc::channel(4);
+        let last = sender.clone();
+        let work = tokio::spawn(async move {
+            let done = work(sender).await;
+            // Whoever has gone does not want to know.
+            let _ = last.send(done.map(|()| None)).await;
+        });
+        Self { blocks: tokio::sync::Mutex::new(Blocks { from: blocks, ended: false }), work, name }
+    }
+}
+
+impl Flow for Retrieval {
+    fn next(&self) -> Fallible<'_, Option<Block>> {
+        Box::pin(async {
+            let mut blocks = self.blocks.lock().await;
+            if blocks.ended {
+                return Ok(None);
+            }
+            match blocks.from.recv().await {
+                Some(Ok(None)) => {
+                    blocks.ended = true;
+                    Ok(None)
+                }
+                Some(given) => given,
+                // Nobody has said that this is the end.
+                None => Err(passing(&self.name, "the transfer was given up")),
+            }
+        })
+    }
+}
+
+impl Drop for Retrieval {
+    fn drop(&mut self) {
+        self.work.abort();
+    }
+}
+
+impl fmt::Debug for Retrieval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Retrieval").field(&self.name).finish()
+    }
+}
+
+/// Where blocks go.
+trait Sink: Send {
+    /// Hands on `block`; false if nobody takes it.
+    fn take(&mut self, block: Block) -> impl Future<Output = bool> + Send;
+}
+
+/// Hands on all that comes.
+struct All<'a>(&'a mpsc::Sender<Given>);
+
+impl Sink for All<'_> {
+    async fn take(&mut self, block: Block) -> bool {
+        self.0.send(Ok(Some(block))).await.is_ok()
+    }
+}
+
+/// Hands on what is wanted of what comes.
+struct Give<'a> {
+    sender: &'a mpsc::Sender<Given>,
+    wanted: &'a Wanted,
+    given: Ranges,
+}
+
+impl Sink for Give<'_> {
+    /// Hands on what of `block` is wanted and new.
+    async fn take(&mut self, block: Block) -> bool {
+        let Some(extent) = block.extent() else { return true };
+        for part in self.wanted.ranges.iter().filter_map(|wanted| wanted.common(extent)) {
+            for new in self.given.missing(part).iter() {
+                let whole = new == extent;
+                let Some(mut piece) = (if whole { Some(block.clone()) } else { block.part(new) }) else { continue };
+                piece.sum = self.wanted.sum.map(|how| how.of(&piece.bytes));
+                self.given.insert(new);
+                if self.sender.send(Ok(Some(piece))).await.is_err() {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
+
+async fn file(remote: &Remote, wanted: &Wanted, pool: Pool, give: &mut Give<'_>) -> Result<(), Error> {
+    let mut session = remote.session().await?;
+    match remote.streams().filter(|_| !wanted.ordered) {
+        Some(streams) => blocks(remote, &mut session, wanted, streams, pool, give).await?,
+        None => {
+            for extent in wanted.ranges.iter() {
+                if !stream(remote, &mut session, wanted, extent, &pool, give).await? {
+                    // What was cut amid a file may leave a server with something to say.
+                    drop(session);
+                    session = remote.session().await?;
+                }
+            }
+        }
+    }
+    remote.keep(session);
+    Ok(())
+}
+
+/// Retrieves `extent` as a stream; whether the session can be used for more.
+async fn stream(
+    remote: &Remote,
+    session: &mut Session,
+    wanted: &Wanted,
+    extent: Extent,
+    pool: &Pool,
+    give: &mut Give<'_>,
+) -> Result<bool, Error> {
+    let plan = remote.plan();
+    plan.enter(session, Mode::Stream).await?;
+    let channel = plan.passive(session).await?;
+    let to_end = extent.end() == wanted.size;
+    let (mut from, mut expected) = (extent.start(), Some(extent.len()));
+    let mut command = [b"RETR ", &wanted.path[..]].concat();
+    if !to_end && session.has("ERET") {
+        command = [format!("ERET P {} {} ", extent.start(), extent.len()).as_bytes(), &wanted.path].concat();
+    } else {
+        // The rest of what comes then is not wanted.
+        expected = expected.filter(|_| to_end);
+        if extent.start() > 0 {
+            let reply = session.ask(format!("REST {}", extent.start())).await?;
+            if reply.code != 350 {
+                // A server that cannot begin amid a file sends all of it.
+                (from, expected) = (0, Some(wanted.size).filter(|_| to_end));
+            }
+        }
+    }
+    let intake = Intake { pool: pool.clone(), from, expected };
+    let enough = (!to_end && expected.is_none()).then_some(extent.end());
+    let task = Task { remote, name: &wanted.name, act: "read", enough };
+    task.receive(session, &command, &channel, Mode::Stream, intake, give).await
+}
+
+/// Retrieves all that is wanted as extended blocks.
+async fn blocks(
+    remote: &Remote,
+    session: &mut Session,
+    wanted: &Wanted,
+    streams: u32,
+    pool: Pool,
+    give: &mut Give<'_>,
+) -> Result<(), Error> {
+    let plan = remote.plan();
+    plan.enter(session, Mode::Extended).await?;
+    plan.parallel(session, streams).await?;
+    let channel = plan.active(session).await?;
+    let there = wanted.ranges.missing(Extent::first(wanted.size));
+    if let Some(rest) = without(there) {
+        session.must(format!("REST {rest}"), &wanted.name, "go on with").await?;
+    }
+    let command = [b"RETR ", &wanted.path[..]].concat();
+    let intake = Intake { pool, from: 0, expected: None };
+    let task = Task { remote, name: &wanted.name, act: "read", enough: None };
+    task.receive(session, &command, &channel, Mode::Extended, intake, give).await.map(drop)
+}
+
+/// What REST has to say for the server to leave out `there`, or, of too many gaps, the longest of its ranges.
+pub(super) fn without(there: Ranges) -> Option<Restart> {
+    let mut parts: Vec<Extent> = there.iter().collect();
+    parts.sort_by_key(|extent| std::cmp::Reverse(extent.len()));
+    parts.truncate(MAX_RANGES);
+    while !parts.is_empty() {
+        let rest = Restart::Without(parts.iter().copied().collect());
+        if rest.to_string().len() <= MAX_REST {
+            return Some(rest);
+        }
+        parts.truncate(parts.len() / 2);
+    }
+    None
+}
+
+/// A command that makes a server send.
+struct Task<'a> {
+    remote: &'a Remote,
+    /// What is sent, as errors name it.
+    name: &'a str,
+    /// What cannot be done to it, if it cannot.
+    act: &'static str,
+    /// After which byte no more is wanted, if the server sends more than is.
+    enough: Option<u64>,
+}
+
+impl Task<'_> {
+    /// Sends `command`, and hands what comes to `sink`, which says whether more is wanted. Returns once all has come and the
+    /// server has said so; false if it was stopped before, since enough had come.
+    async fn receive(
+        &self,
+        session: &mut Session,
+        command: &[u8],
+        channel: &Channel,
+        mode: Mode,
+        intake: Intake,
+        sink: &mut impl Sink,
+    ) -> Result<bool, Error> {
+        session.send(command).await?;
+        let incoming = channel.receive(mode, intake);
+        let verb = super::session::verb(command);
+        let (mut ended, mut said) = (false, false);
+        let stall = self.remote.options().stall;
+        while !(ended && said) {
+            let step = async {
+                tokio::select! {
+                    // What the server says comes first, so that a refusal is not taken for a broken connection.
+                    biased;
+                    reply = session.next(), if !said => Ok(Step::Said(reply?)),
+                    block = incoming.next(), if !ended => Ok(Step::Came(block)),
+                }
+            };
+            let step = timeout(stall, step).await;
+            match step.unwrap_or_else(|_| Err(Error::Stalled { name: self.name.to_owned(), after: stall }))? {
+                Step::Said(reply) if reply.is_preliminary() => {}
+                Step::Said(reply) if reply.is_success() => said = true,
+                Step::Said(reply) => {
+                    session.in_step = true;
+                    return Err(refused(self.name, self.act, &verb, &reply));
+                }
+                Step::Came(Ok(None)) => ended = true,
+                Step::Came(Ok(Some(block))) => {
+                    let end = block.extent().map_or(u64::MAX, Extent::end);
+                    if !sink.take(block).await {
+                        return Err(passing(self.name, "the transfer was given up"));
+                    }
+                    if self.enough.is_some_and(|enough| end >= enough) {
+                        return Ok(false);
+                    }
+                }
+                Step::Came(Err(error)) => return Err(self.explained(session, &verb, said, error).await),
+            }
+        }
+        session.in_step = true;
+        Ok(true)
+    }
+
+    /// Why data failed: what the server says of it, if it says anything, or what was seen here.
+    async fn explained(&self, session: &mut Session, verb: &str, said: bool, error: Error) -> Error {
+        let error = named(self.name, error);
+        if said {
+            return error;
+        }
+        match session.last(WORDS).await {
+            Ok(reply) if reply.is_success() => error,
+            // What became of the connection is all that these know.
+            Ok(reply) if matches!(reply.code, 425 | 426) => {
+                passing(self.name, format!("{}; the server says {}", bare(&error, self.name), words(&reply)))
+            }
+            Ok(reply) => refused(self.name, self.act, verb, &reply),
+            Err(_) => error,
+        }
+    }
+}
+
+/// What happens in a transfer.
+enum Step {
+    Said(phoebus_proto::gridftp::reply::Reply),
+    Came(Result<Option<Block>, Error>),
+}
+
+/// A failure of the data channel, told of the file that it carried.
+fn named(name: &str, error: Error) -> Error {
+    match error {
+        Error::Store { name: ref of, ref reason, sort } if of == "data channel" => {
+            Error::Store { name: name.to_owned(), reason: reason.clone(), sort }
+        }
+        other => other,
+    }
+}

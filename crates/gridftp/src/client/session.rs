@@ -1,0 +1,222 @@
+//! One control connection: commands out, answers in, each within its time (RFC 959, section 5.4; RFC 2228, section 3).
+
+use super::error::{broken, passing, refused, senseless, silent};
+use crate::control::Link;
+use crate::data::Mode;
+use phoebus_files::Error;
+use phoebus_gsi::control::Protected;
+use phoebus_proto::gridftp::features::Features;
+use phoebus_proto::gridftp::line::is_line;
+use phoebus_proto::gridftp::reply::{Replies, Reply};
+use rustls::ClientConfig;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+/// How much is read at once.
+const READ: usize = 16 << 10;
+
+/// A control connection that is logged in, or on its way there. Dropped, it is reset.
+#[derive(Debug)]
+pub(super) struct Session {
+    link: Link,
+    replies: Replies,
+    /// Answers that came under protection.
+    inner: Replies,
+    pub(super) protected: Option<Box<Protected>>,
+    /// What this connection and its data connections agree by under TLS: a session that is resumed is this connection's own.
+    pub(super) tls: Option<Arc<ClientConfig>>,
+    /// The server, as errors name it.
+    pub(super) name: Arc<str>,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    patience: Duration,
+    pub(super) features: Arc<Features>,
+    /// How data is transmitted from here on.
+    pub(super) mode: Mode,
+    /// Over how many connections the server sends.
+    pub(super) parallel: u32,
+    /// Whether it knows EPSV, as far as is known.
+    pub(super) epsv: bool,
+    /// When it was last used.
+    pub(super) used: Instant,
+    /// Whether what comes next belongs to what was asked last: if not, it is of no further use.
+    pub(super) in_step: bool,
+}
+
+impl Session {
+    pub(super) fn new(link: Link, name: Arc<str>, patience: Duration) -> Result<Self, Error> {
+        let addresses = link.peer_addr().and_then(|peer| Ok((peer, link.local_addr()?)));
+        let (peer, local) = addresses.map_err(|error| broken(&name, &error))?;
+        Ok(Self {
+            link,
+            replies: Replies::new(),
+            inner: Replies::new(),
+            protected: None,
+            tls: None,
+            name,
+            peer,
+            local,
+            patience,
+            features: Arc::default(),
+            mode: Mode::Stream,
+            parallel: 1,
+            epsv: true,
+            used: Instant::now(),
+            in_step: true,
+        })
+    }
+
+    /// The connection itself, for agreeing on TLS; what was read ahead has to be nothing.
+    pub(super) fn link(&mut self) -> Result<&mut Link, Error> {
+        let ahead = std::mem::take(&mut self.replies).rest();
+        if ahead.is_empty() {
+            return Ok(&mut self.link);
+        }
+        // Whoever put it there is not whom TLS will be with.
+        Err(passing(&self.name, "the server sent more in clear than its answer to AUTH TLS"))
+    }
+
+    /// Sends a command.
+    pub(super) async fn send(&mut self, line: &[u8]) -> Result<(), Error> {
+        if !is_line(line) {
+            return Err(senseless(&self.name, "a name with a line end in it cannot be asked for"));
+        }
+        let line = match &mut self.protected {
+            None => line.to_vec(),
+            Some(protected) => {
+                let text = str::from_utf8(line).map_err(|_| {
+                    senseless(&self.name, "a name that is not UTF-8 cannot be asked for under protection")
+                })?;
+                protected.command(text).map_err(|error| passing(&self.name, error.to_string()))?.into_bytes()
+            }
+        };
+        // Telnet's escape stands for itself if it is doubled (RFC 959, section 5.3; RFC 854).
+        let mut bytes = Vec::with_capacity(line.len() + 2);
+        for byte in line {
+            bytes.extend(std::iter::repeat_n(byte, if byte == 255 { 2 } else { 1 }));
+        }
+        bytes.extend(b"\r\n");
+        self.in_step = false;
+        let (name, patience) = (self.name.clone(), self.patience);
+        self.link.write(&bytes, patience).await.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => silent(&name, patience),
+            _ => broken(&name, &error),
+        })
+    }
+
+    /// The next answer, whenever it comes. Cancel safe.
+    pub(super) async fn next(&mut self) -> Result<Reply, Error> {
+        loop {
+            if let Some(reply) = self.take()? {
+                self.used = Instant::now();
+                if reply.code == 421 {
+                    let words = super::error::words(&reply);
+                    return Err(passing(&self.name, format!("the server closes the connection: {words}")));
+                }
+                return Ok(reply);
+            }
+            let mut room = [0; READ];
+            let read = self.link.read(&mut room).await;
+            let len = match read {
+                Ok(0) => return Err(broken(&self.name, &io::ErrorKind::UnexpectedEof.into())),
+                Ok(len) => len,
+                Err(error) => return Err(broken(&self.name, &error)),
+            };
+            self.replies.push(&room[..len]);
+        }
+    }
+
+    /// An answer of which all has come.
+    fn take(&mut self) -> Result<Option<Reply>, Error> {
+        let Some(protected) = &mut self.protected else {
+            return self.replies.take().map_err(|error| passing(&self.name, error.to_string()));
+        };
+        loop {
+            let wrong = |error: &dyn std::fmt::Display| passing(&self.name, error.to_string());
+            if let Some(reply) = self.inner.take().map_err(|error| wrong(&error))? {
+                return Ok(Some(reply));
+            }
+            let Some(outer) = self.replies.take().map_err(|error| wrong(&error))? else { return Ok(None) };
+            for line in &outer.lines {
+                let text = str::from_utf8(line).map_err(|error| wrong(&error))?;
+                if text.is_empty() && outer.lines.len() > 1 {
+                    continue;
+                }
+                let mut opened =
+                    protected.open_reply(&format!("{:03} {text}", outer.code)).map_err(|error| wrong(&error))?;
+                // Some end what they protect with NUL.
+                while opened.last() == Some(&0) {
+                    opened.pop();
+                }
+                self.inner.push(&opened);
+            }
+        }
+    }
+
+    /// The next answer, within `limit`.
+    pub(super) async fn within(&mut self, limit: Duration) -> Result<Reply, Error> {
+        let name = self.name.clone();
+        timeout(limit, self.next()).await.unwrap_or_else(|_| Err(silent(&name, limit)))
+    }
+
+    /// The last answer to what was sent. Each one that says that the server is at work gives it time anew.
+    pub(super) async fn last(&mut self, limit: Duration) -> Result<Reply, Error> {
+        loop {
+            let reply = self.within(limit).await?;
+            if !reply.is_preliminary() {
+                self.in_step = true;
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Asks, and gives the last answer, whatever it is.
+    pub(super) async fn ask(&mut self, line: impl AsRef<[u8]>) -> Result<Reply, Error> {
+        self.send(line.as_ref()).await?;
+        self.last(self.patience).await
+    }
+
+    /// Asks for something to be done.
+    ///
+    /// # Errors
+    /// Also where the server does not do it: then `file` is what it was about and `act` what cannot be done to it.
+    pub(super) async fn must(&mut self, line: impl AsRef<[u8]>, file: &str, act: &'static str) -> Result<Reply, Error> {
+        let line = line.as_ref();
+        let reply = self.ask(line).await?;
+        if reply.is_success() || reply.is_intermediate() {
+            return Ok(reply);
+        }
+        Err(refused(file, act, &verb(line), &reply))
+    }
+
+    /// Whether the server has the feature.
+    pub(super) fn has(&self, feature: &str) -> bool {
+        self.features.has(feature)
+    }
+
+    /// Whether nothing has come that nobody asked for, such as that the server closes.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let mut room = [0; 1];
+        self.in_step && matches!(self.link.try_read(&mut room), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Ends it without waiting.
+    pub(super) fn quit(mut self) {
+        let line = match &mut self.protected {
+            Some(protected) => protected.command("QUIT").unwrap_or_default(),
+            None => "QUIT".to_owned(),
+        };
+        self.link.part(format!("{line}\r\n").as_bytes());
+    }
+}
+
+/// The command of a line, without what follows it.
+pub(super) fn verb(line: &[u8]) -> String {
+    let mut words = line.split(|&b| b == b' ');
+    let first = words.next().unwrap_or_default();
+    let second = words.next().filter(|_| first == b"SITE").map(|word| [b" ", word].concat()).unwrap_or_default();
+    String::from_utf8_lossy(&[first, &second].concat()).into_owned()
+}

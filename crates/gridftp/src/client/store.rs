@@ -1,0 +1,215 @@
+//! What goes to a server: a file under its draft's name (RFC 959, section 5.3; GFD.20, sections 3.2 and 3.4).
+//!
+//! An upload is a task of its own with a queue of blocks before it. It is done only when all that was given has gone and the
+//! server has said that all of it came (226).
+
+use super::error::{bare, data, passing, refused, silent, sort, words};
+use super::marks::Marks;
+use super::remote::Remote;
+use super::retrieve::without;
+use crate::data::Mode;
+use phoebus_files::block::Block;
+use phoebus_files::range::{Extent, Ranges};
+use phoebus_files::store::{Fallible, Flow};
+use phoebus_files::{Error, Sort};
+use phoebus_proto::gridftp::marker::{Restart, find_ranges};
+use phoebus_proto::gridftp::reply::Reply;
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// How many blocks wait to be sent.
+const QUEUE: usize = 4;
+
+/// From how many bytes on a server is told how many will come, so that what has no room fails at its beginning.
+const ALLO_FROM: u64 = 1 << 20;
+
+/// How long a server's words are waited for, once data has failed.
+const WORDS: Duration = Duration::from_secs(5);
+
+/// How fast a server makes safe what it was given, at least, in bytes a second.
+const SLOW: u64 = 20_000_000;
+
+/// How long it takes at most until what the kernel has taken is known to have gone, when the server has it already.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// What is to be sent.
+#[derive(Debug, Clone)]
+pub(super) struct Sending {
+    /// As errors name it.
+    pub(super) name: String,
+    /// Under which name the server writes it.
+    pub(super) path: Vec<u8>,
+    /// How many bytes it will have, if that is known.
+    pub(super) size: Option<u64>,
+    /// What of them the server has.
+    pub(super) kept: Ranges,
+    /// What the server says is safe, as it says so.
+    pub(super) safe: Arc<Mutex<Ranges>>,
+    /// Where that is noted.
+    pub(super) marks: Option<Marks>,
+}
+
+/// An upload that is under way. Dropped, it is cut.
+#[derive(Debug)]
+pub(super) struct Upload {
+    /// Where blocks go; none once all were given.
+    pub(super) queue: Option<mpsc::Sender<Block>>,
+    work: JoinHandle<Result<(), Error>>,
+}
+
+impl Upload {
+    /// Begins.
+    pub(super) fn begin(remote: Remote, sending: Sending) -> Self {
+        let (queue, blocks) = mpsc::channel(QUEUE);
+        let work = tokio::spawn(async move { run(&remote, &sending, blocks).await });
+        Self { queue: Some(queue), work }
+    }
+
+    /// Waits for its end; all was given.
+    pub(super) async fn end(&mut self) -> Result<(), Error> {
+        self.queue = None;
+        match (&mut self.work).await {
+            Ok(ended) => ended,
+            Err(error) => {
+                let reason = format!("the transfer was given up: {error}");
+                Err(Error::Store { name: "upload".to_owned(), reason, sort: Sort::Other })
+            }
+        }
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.work.abort();
+    }
+}
+
+/// Blocks that wait to be sent, as a flow.
+struct Queue(tokio::sync::Mutex<mpsc::Receiver<Block>>);
+
+impl Flow for Queue {
+    fn next(&self) -> Fallible<'_, Option<Block>> {
+        Box::pin(async { Ok(self.0.lock().await.recv().await) })
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+async fn run(remote: &Remote, sending: &Sending, blocks: mpsc::Receiver<Block>) -> Result<(), Error> {
+    let name = &sending.name;
+    let mut session = remote.session().await?;
+    let plan = remote.plan();
+    let (mode, streams) = remote.streams().map_or((Mode::Stream, 1), |streams| (Mode::Extended, streams));
+    plan.enter(&mut session, mode).await?;
+    if let Some(size) = sending.size.filter(|size| *size >= ALLO_FROM) {
+        let reply = session.ask(format!("ALLO {size}")).await?;
+        // Many have no such command, and some no need of it.
+        if matches!(reply.code, 452 | 552) {
+            return Err(refused(name, "make room for", "ALLO", &reply));
+        }
+    }
+    let channel = plan.passive(&mut session).await?;
+    let rest = match mode {
+        Mode::Stream => sending.kept.iter().next_back().map(|last| Restart::At(last.end())),
+        Mode::Extended => without(sending.kept.clone()),
+    };
+    if let Some(rest) = rest {
+        let reply = session.ask(format!("REST {rest}")).await?;
+        if reply.code != 350 {
+            return Err(afresh(remote, sending, "REST", &reply));
+        }
+    }
+    if sending.kept.is_empty()
+        && let Some(marks) = &sending.marks
+    {
+        // They are of what is about to be written anew.
+        marks.remove();
+    }
+    let command = [b"STOR ", &sending.path[..]].concat();
+    session.send(&command).await?;
+    let flow = Arc::new(Queue(tokio::sync::Mutex::new(blocks)));
+    let moved = Arc::<AtomicU64>::default();
+    let send = channel.send(mode, streams, flow, &moved);
+    tokio::pin!(send);
+    // Some answer only when all is on their disks.
+    let patience = remote.options().patience + Duration::from_secs(sending.size.unwrap_or(0) / SLOW);
+    let (mut sent, mut said, mut until) = (false, false, Instant::now() + patience);
+    while !(sent && said) {
+        tokio::select! {
+            // A refusal is not to be taken for a broken connection.
+            biased;
+            reply = session.next(), if !said => {
+                let reply = reply?;
+                until = Instant::now() + patience;
+                if reply.is_preliminary() {
+                    mark(&reply, sending);
+                } else if !reply.is_success() {
+                    session.in_step = true;
+                    if !sending.kept.is_empty() && sort(&reply) != Sort::NoSpace {
+                        return Err(afresh(remote, sending, "STOR", &reply));
+                    }
+                    return Err(refused(name, "write", "STOR", &reply));
+                } else if sent || timeout(SETTLE, &mut send).await.is_ok_and(|sent| sent.is_ok()) {
+                    (sent, said) = (true, true);
+                } else {
+                    return Err(passing(name, "the server says that all has come before all was sent"));
+                }
+            }
+            done = &mut send, if !sent => match done {
+                Ok(_) => (sent, until) = (true, Instant::now() + patience),
+                Err(error) => {
+                    let error = data(name, error);
+                    return Err(match session.last(WORDS).await {
+                        Ok(reply) if reply.is_success() || matches!(reply.code, 425 | 426) => {
+                            passing(name, format!("{}; the server says {}", bare(&error, name), words(&reply)))
+                        }
+                        Ok(reply) => refused(name, "write", "STOR", &reply),
+                        Err(_) => error,
+                    });
+                }
+            },
+            () = sleep_until(until), if sent => return Err(silent(name, patience)),
+        }
+    }
+    session.in_step = true;
+    remote.keep(session);
+    Ok(())
+}
+
+/// The server does not go on with what it has: the next attempt begins again.
+fn afresh(remote: &Remote, sending: &Sending, command: &str, reply: &Reply) -> Error {
+    match &sending.marks {
+        Some(marks) => marks.remove(),
+        None => remote.begin_afresh(),
+    }
+    passing(
+        &sending.name,
+        format!("the server does not let it be gone on with: it answers {command} with {}", words(reply)),
+    )
+}
+
+/// Notes what a marker calls safe.
+fn mark(reply: &Reply, sending: &Sending) {
+    if reply.code == 111
+        && let Ok(ranges) = find_ranges(&reply.text())
+    {
+        let size = sending.size.unwrap_or(u64::MAX);
+        let mut safe = sending.safe.lock().unwrap_or_else(PoisonError::into_inner);
+        safe.extend(ranges.iter().filter_map(|extent| extent.common(Extent::first(size))));
+        if let Some(marks) = &sending.marks {
+            let mut all = safe.clone();
+            all.extend(sending.kept.iter());
+            // Without them a file that is cut begins again, and no more.
+            let _ = marks.write(&all);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Whom TLS believes: the authorities of this machine, or those of a file (RFC 4217; RFC 5280).
+
+use phoebus_gsi::certificate::Certificate;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where systems keep the authorities that they believe, all in one file.
+const SYSTEM: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Why nobody can be believed.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read the certificates of authorities in {}: {}", path.display(), phoebus_net::reason(source))]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no certificate in it.
+    #[error("{} holds no certificate of an authority in PEM", .0.display())]
+    Empty(PathBuf),
+    /// This machine has none.
+    #[error("no certificates of authorities were found on this machine; --ca FILE says whom to believe")]
+    None,
+    /// The algorithms do not make up TLS.
+    #[error("TLS is not to be had: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The authorities do not make up a set.
+    #[error("TLS is not to be had: {0}")]
+    Roots(#[from] rustls::client::VerifierBuilderError),
+}
+
+/// What believes the authorities in `file`, and servers whose very certificate is in it, or else the authorities of this
+/// machine (`SSL_CERT_FILE`, or where systems keep them).
+///
+/// # Errors
+/// [`TlsError`].
+pub fn trusting(file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
+    let set = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let path = match file.map(Path::to_owned).or(set) {
+        Some(path) => path,
+        None => SYSTEM.into_iter().map(PathBuf::from).find(|path| path.exists()).ok_or(TlsError::None)?,
+    };
+    let text = std::fs::read(&path).map_err(|source| TlsError::Read { path: path.clone(), source })?;
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&text).filter_map(Result::ok).collect();
+    let mut roots = RootCertStore::empty();
+    // Some of a system's are not as rustls wants them; the others count.
+    let (found, _) = roots.add_parsable_certificates(certificates.iter().cloned());
+    if found == 0 {
+        return Err(TlsError::Empty(path));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let by_authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
+    let named = if file.is_some() { certificates } else { Vec::new() };
+    let verifier = Arc::new(Verifier { by_authorities, named });
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(Arc::new(config.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()))
+}
+
+/// Believes authorities, and servers whose very certificate it was given: those that sign for themselves call themselves
+/// authorities, and an authority's certificate is otherwise nobody's.
+#[derive(Debug)]
+struct Verifier {
+    by_authorities: Arc<WebPkiServerVerifier>,
+    named: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if !self.named.contains(end_entity) {
+            return self.by_authorities.verify_server_cert(end_entity, intermediates, server_name, ocsp, now);
+        }
+        let bad = || rustls::Error::InvalidCertificate(CertificateError::BadEncoding);
+        let times = Certificate::parse(end_entity).map_err(|_| bad())?;
+        let now = i64::try_from(now.as_secs()).map_err(|_| bad())?;
+        if now > times.not_after() {
+            return Err(CertificateError::Expired.into());
+        }
+        if now < times.not_before() {
+            return Err(CertificateError::NotValidYet.into());
+        }
+        verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.by_authorities.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.by_authorities.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.by_authorities.supported_verify_schemes()
+    }
+}
+
+/// Why TLS did not come about, in words that say what can be done.
+pub(super) fn explained(error: &io::Error) -> String {
+    let found = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match found {
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            "no authority that is believed here has issued its certificate (--ca FILE says whom else to believe)"
+                .to_owned()
+        }
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        )) => "its certificate has expired".to_owned(),
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => "its certificate is another host's".to_owned(),
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(other)))
+            if format!("{other:?}").contains("CaUsedAsEndEntity") =>
+        {
+            "its certificate signs for itself; --ca FILE with that very certificate says that it is believed".to_owned()
+        }
+        Some(other) => other.to_string(),
+        None => phoebus_net::reason(error),
+    }
+}

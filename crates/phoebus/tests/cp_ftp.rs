@@ -1,0 +1,313 @@
+//! `phoebus cp` and its like with real servers of FTP: vsftpd, ProFTPD, and our own (RFC 959, 3659, 4217).
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use support::ftp::{Copy, Ftp, Tls, hidden};
+use support::serve::{Serve, bytes, run};
+use tempfile::{TempDir, tempdir};
+
+/// What the client has, away from whatever the user of this machine has.
+struct Here(TempDir);
+
+impl Here {
+    fn new() -> Self {
+        let here = Self(tempdir().unwrap());
+        for (name, len) in [("a", 0), ("b b", 1), ("c;+[d].h5", 100_000), ("deep/e", 5_000_001), ("deep/er/é", 7)] {
+            let path = here.path("src").join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, bytes(len)).unwrap();
+            let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+            fs::File::options().append(true).open(&path).unwrap().set_modified(time).unwrap();
+        }
+        here
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+        command.args(arguments).current_dir(self.0.path()).env("HOME", self.0.path()).stdin(Stdio::null());
+        for name in ["NETRC", "PHOEBUS_FTP_USER", "PHOEBUS_FTP_PASSWORD", "SSL_CERT_FILE"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Runs it with success; what it wrote to standard output, and the last line of standard error.
+    #[track_caller]
+    fn does(&self, arguments: &[&str]) -> (String, String) {
+        let (code, out, said) = says(&run(&mut self.command(arguments)));
+        assert_eq!(code, 0, "{arguments:?}: {said}");
+        (out, said.lines().last().unwrap_or_default().to_owned())
+    }
+
+    /// Runs it, to fail with `code` and these words.
+    #[track_caller]
+    fn fails(&self, code: i32, words: &str, arguments: &[&str]) {
+        let (found, _, said) = says(&run(&mut self.command(arguments)));
+        assert!(found == code && said.contains(words), "{arguments:?}: {found}: {said}");
+    }
+}
+
+fn says(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+#[track_caller]
+fn same(one: &Path, other: &Path) {
+    let diff = run(Command::new("diff").arg("-r").args([one, other]));
+    assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
+}
+
+/// Everything that there is to do, with a server whose files at `url` are in `root`.
+fn everything(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&str], keeps_times: bool) {
+    let cp = |more: &[&str]| here.does(&[&["cp"], with, more].concat());
+    let other = |verb: &str, more: &[&str]| here.does(&[&[verb], with, more].concat()).0;
+    // A tree goes there, and comes back; what is there is not carried again.
+    cp(&["-r", "src", &url("")]);
+    same(&here.path("src"), &root.join("src"));
+    let (_, said) = cp(&["-r", "src", &url("")]);
+    assert!(said.contains("nothing to do: 5 files are there"), "{said}");
+    cp(&["-r", &url("src/"), "back"]);
+    same(&here.path("src"), &here.path("back"));
+    let (_, said) = cp(&["-r", &url("src/"), "back"]);
+    assert!(said.contains("nothing to do: 5 files are there"), "{said}");
+    if keeps_times {
+        let time = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+        assert_eq!(time(&root.join("src/deep/e")), time(&here.path("src/deep/e")));
+        assert_eq!(time(&here.path("back/deep/e")), time(&here.path("src/deep/e")));
+    }
+    // What has changed takes the place of what was.
+    fs::write(here.path("src/b b"), "new").unwrap();
+    let (_, said) = cp(&["-r", "src", &url("")]);
+    assert!(said.contains("1 file copied, 3 B"), "{said}");
+    assert_eq!(fs::read(root.join("src/b b")).unwrap(), b"new");
+    // Patterns, streams, and parts.
+    cp(&[&url("src/*.h5"), "match/"]);
+    assert_eq!(fs::read(here.path("match/c;+[d].h5")).unwrap(), bytes(100_000));
+    let (out, _) = cp(&[&url("src/b%20b"), "-"]);
+    assert_eq!(out, "new");
+    assert_eq!(other("cat", &["--offset", "1", "--length", "1", &url("src/b b")]), "e");
+    let mut pipe = here.command(&[&["cp"], with, &["-", &url("piped")]].concat());
+    let mut pipe = pipe.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut pipe.stdin.take().unwrap(), &bytes(3_000_000)).unwrap();
+    let (code, _, said) = says(&pipe.wait_with_output().unwrap());
+    assert!(code == 0 && fs::read(root.join("piped")).unwrap() == bytes(3_000_000), "{said}");
+    // Names.
+    assert_eq!(other("ls", &[&url("src")]).lines().collect::<Vec<_>>(), ["a", "b b", "c;+[d].h5", "deep/"]);
+    let listed = other("ls", &["--json", &url("src")]);
+    let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&listed[2]["bytes"], &listed[3]["kind"]), (&Value::from(100_000), &Value::from("directory")));
+    let stat: Value = serde_json::from_str(&other("stat", &["--json", &url("src/deep/e")])).unwrap();
+    assert_eq!((&stat["bytes"], &stat["kind"]), (&Value::from(5_000_001), &Value::from("file")));
+    other("mkdir", &["-p", &url("new/er")]);
+    other("mv", &[&url("piped"), &url("new/er/name")]);
+    assert!(root.join("new/er/name").exists() && !root.join("piped").exists());
+    other("rm", &["-r", &url("new")]);
+    assert!(!root.join("new").exists());
+    // What is not there, and what may not be.
+    let gone = url("gone");
+    for arguments in [&["cp", &gone, "x"][..], &["ls", &gone], &["stat", &gone], &["cat", &gone], &["rm", &gone]] {
+        here.fails(5, "does not exist", &[&arguments[..1], with, &arguments[1..]].concat());
+    }
+    here.fails(10, "exists", &[&["cp", "--existing", "refuse"], with, &["src/a", &url("src/a")]].concat());
+    here.fails(10, "exists", &[&["mkdir"], with, &[&url("src")]].concat());
+    assert_eq!(hidden(root), Vec::<String>::new());
+}
+
+/// Copies that are killed go on.
+fn goes_on(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&str], puts: bool) {
+    let content = bytes(40 << 20);
+    fs::write(here.path("long"), &content).unwrap();
+    let slow = |arguments: &[&str]| {
+        let slow = ["cp", "-q", "--limit-rate", "30mbit"];
+        Copy::start(here.command(&[&slow[..], with, arguments].concat()))
+    };
+    slow(&["long", &url("long")]).cut_amid(root, 4 << 20);
+    assert!(!root.join("long").exists());
+    let (_, said) = here.does(&[&["cp"], with, &["long", &url("long")]].concat());
+    assert_eq!(said.contains("by an earlier run"), puts, "{said}");
+    assert!(fs::read(root.join("long")).unwrap() == content);
+    fs::remove_file(here.path("long")).unwrap();
+    slow(&[&url("long"), "long"]).cut_when_noted(here.0.path(), "long");
+    let (_, said) = here.does(&[&["cp"], with, &[&url("long"), "long"]].concat());
+    assert!(said.contains("by an earlier run"), "{said}");
+    assert!(fs::read(here.path("long")).unwrap() == content);
+    assert_eq!(hidden(root), Vec::<String>::new());
+}
+
+#[test]
+fn vsftpd() {
+    let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
+    everything(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], false);
+    goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
+}
+
+#[test]
+fn proftpd() {
+    let (here, ftp) = (Here::new(), Ftp::proftpd(Tls::None, ""));
+    everything(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
+    // By default it lets nobody go on with what he has stored.
+    goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], false);
+    drop(ftp);
+    let ftp = Ftp::proftpd(Tls::None, "AllowStoreRestart on");
+    goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
+}
+
+#[test]
+fn our_own() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    everything(&here, |path| serve.url(path), &serve.path(""), &[], true);
+    goes_on(&here, |path| serve.url(path), &serve.path(""), &[], false);
+    fs::remove_file(serve.path("long")).unwrap();
+    // What is verified is said, and what is not.
+    let report = here.does(&["cp", "--json", "src/deep/e", &serve.url("e")]).0;
+    let report: Value = serde_json::from_str(report.lines().last().unwrap()).unwrap();
+    assert_eq!(report["not_verified"], Value::Array(Vec::new()));
+    for sum in ["CRC32C", "MD5", "reread:SHA256"] {
+        here.does(&["cp", "--existing", "replace", "--verify", sum, "src/deep/e", &serve.url("e")]);
+        here.does(&["cp", "--existing", "replace", "--verify", sum, &serve.url("e"), "e"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_verified_is_said() {
+    let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
+    let (_, said) = here.does(&["cp", "src/deep/e", &ftp.url("ftp", "e")]);
+    assert!(said.contains("only sizes were compared, since ftp://localhost"), "{said}");
+    here.fails(8, "computes no", &["cp", "--verify", "CRC32C", "src/deep/e", &ftp.url("ftp", "f")]);
+    assert!(!ftp.path("f").exists());
+    here.does(&["cp", "--verify", "none", "src/deep/e", &ftp.url("ftp", "f")]);
+}
+
+#[test]
+fn passwords_come_from_the_url_the_environment_or_netrc() {
+    let (here, ftp) = (Here::new(), Ftp::proftpd(Tls::None, ""));
+    ftp.write("x", b"x");
+    let (bare, named) = (format!("ftp://localhost:{}/x", ftp.port), format!("ftp://jane@localhost:{}/x", ftp.port));
+    here.does(&["stat", &ftp.url("ftp", "x")]);
+    here.fails(6, "cannot log in to", &["stat", &bare]);
+    here.fails(6, "asks for the password of jane", &["stat", &named]);
+    let mut with = here.command(&["stat", &bare]);
+    let (code, _, said) = says(&run(with.env("PHOEBUS_FTP_USER", "jane").env("PHOEBUS_FTP_PASSWORD", "s3cret")));
+    assert_eq!(code, 0, "{said}");
+    fs::write(here.path(".netrc"), "machine localhost\nlogin jane\npassword s3cret\n").unwrap();
+    for url in [&bare, &named] {
+        here.does(&["stat", url]);
+    }
+    let (code, _, said) =
+        says(&run(&mut here.command(&["stat", &format!("ftp://jane:wr0ng@localhost:{}/x", ftp.port)])));
+    assert!(code == 6 && said.contains("cannot log in to ftp://jane@localhost") && !said.contains("wr0ng"), "{said}");
+}
+
+#[test]
+fn servers_that_are_not_there_are_named() {
+    let here = Here::new();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    here.fails(11, "connection refused", &["ls", &format!("ftp://127.0.0.1:{port}/")]);
+    here.fails(11, "cannot resolve no-such-host.invalid", &["ls", "ftp://no-such-host.invalid/"]);
+    here.fails(2, "sshftp:// cannot be spoken yet", &["ls", "sshftp://localhost/"]);
+}
+
+#[test]
+fn a_server_that_lets_nobody_rename_is_written_in_place() {
+    let here = Here::new();
+    let ftp = Ftp::proftpd(Tls::None, "<Limit RNFR RNTO>\n DenyAll\n</Limit>");
+    here.fails(6, "RNFR", &["cp", "src/deep/e", &ftp.url("ftp", "e")]);
+    assert!(!ftp.path("e").exists());
+    here.does(&["cp", "--in-place", "src/deep/e", &ftp.url("ftp", "e")]);
+    same(&here.path("src/deep/e"), &ftp.path("e"));
+    assert_eq!(hidden(&ftp.path("")), Vec::<String>::new());
+}
+
+/// Everything over TLS, and what is refused.
+fn protected(here: &Here, ftp: &Ftp, keeps_times: bool) {
+    let authority = ftp.authority().display().to_string();
+    let with = ["--ca", &authority];
+    everything(here, |path| ftp.url("ftps", path), &ftp.path(""), &with, keeps_times);
+    // Many files, each over a data connection that resumes the session.
+    fs::create_dir(here.path("many")).unwrap();
+    for i in 0..40 {
+        fs::write(here.path("many").join(i.to_string()), i.to_string()).unwrap();
+    }
+    here.does(&["cp", "-r", "--ca", &authority, "many", &ftp.url("ftps", "")]);
+    same(&here.path("many"), &ftp.path("many"));
+    here.does(&["cp", "-r", "--transfers", "1", "--ca", &authority, &ftp.url("ftps", "many/"), "down"]);
+    same(&here.path("many"), &here.path("down"));
+    fs::remove_dir_all(ftp.path("many")).unwrap();
+    here.fails(6, "its certificate signs for itself", &["ls", &ftp.url("ftps", "")]);
+    here.fails(
+        6,
+        "another host's",
+        &["ls", "--ca", &authority, &ftp.url("ftps", "").replace("localhost", "127.0.0.1")],
+    );
+    here.fails(2, "cannot read", &["ls", "--ca", "/gone", &ftp.url("ftps", "")]);
+}
+
+#[test]
+fn proftpd_under_tls() {
+    for version in [Tls::V12, Tls::Any] {
+        let (here, ftp) = (Here::new(), Ftp::proftpd(version, ""));
+        protected(&here, &ftp, true);
+        // In clear nobody is let in, and nobody is who asks for TLS where there is none.
+        here.fails(6, "550 SSL/TLS required", &["ls", &ftp.url("ftp", "")]);
+    }
+    let (here, plain) = (Here::new(), Ftp::proftpd(Tls::None, ""));
+    here.fails(6, "TLS was asked for", &["ls", &plain.url("ftps", "")]);
+}
+
+#[test]
+fn our_own_under_tls() {
+    let here = Here::new();
+    let certificate = support::ftp::certificate(here.0.path());
+    let serve = Serve::configured(&format!(
+        "[anonymous]\nroot = \"ROOT\"\nread_only = false\n[tls]\ncertificate = \"{}\"\nkey = \"{}\"\n",
+        certificate.0.display(),
+        certificate.1.display()
+    ));
+    let url = |path: &str| format!("ftps://localhost:{}/{path}", serve.port());
+    let authority = certificate.0.display().to_string();
+    everything(&here, url, &serve.path(""), &["--ca", &authority], true);
+    everything_in_parallel(&here, &url, &["--ca", &authority]);
+}
+
+/// Streams in parallel under TLS, which only our own server has.
+fn everything_in_parallel(here: &Here, url: &impl Fn(&str) -> String, with: &[&str]) {
+    here.does(&[&["cp", "--streams", "3", "--existing", "replace"], with, &["src/deep/e", &url("e")]].concat());
+    here.does(&[&["cp", "--streams", "3", "--existing", "replace"], with, &[&url("e"), "e"]].concat());
+    same(&here.path("src/deep/e"), &here.path("e"));
+}
+
+#[test]
+fn files_go_between_servers_one_way_or_the_other() {
+    let (here, vsftpd, proftpd) = (Here::new(), Ftp::vsftpd(Tls::None), Ftp::proftpd(Tls::None, ""));
+    let closed = Ftp::proftpd(Tls::None, "<Limit PORT EPRT>\n DenyAll\n</Limit>");
+    let tls = Ftp::proftpd(Tls::Any, "");
+    let content = bytes(5_000_001);
+    let authority = tls.authority().display().to_string();
+    for (from, to, scheme, directly) in [
+        (&vsftpd, &proftpd, "ftp", true),
+        (&proftpd, &vsftpd, "ftp", true),
+        (&closed, &vsftpd, "ftp", false),
+        (&tls, &vsftpd, "ftps", false),
+    ] {
+        from.write("source", &content);
+        let said =
+            here.does(&["cp", "--json", "--ca", &authority, &from.url(scheme, "source"), &to.url("ftp", "target")]).0;
+        let report: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+        assert_eq!(report["bytes_between_servers"] == report["bytes"], directly, "{}: {report}", from.log());
+        assert!(fs::read(to.path("target")).unwrap() == content);
+        fs::remove_file(to.path("target")).unwrap();
+        assert_eq!(hidden(&to.path("")), Vec::<String>::new());
+    }
+}
