@@ -255,6 +255,12 @@ fn protected(here: &Here, ftp: &Ftp, keeps_times: bool) {
 }
 
 #[test]
+fn vsftpd_under_tls() {
+    let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::Any));
+    protected(&here, &ftp, false);
+}
+
+#[test]
 fn proftpd_under_tls() {
     for version in [Tls::V12, Tls::Any] {
         let (here, ftp) = (Here::new(), Ftp::proftpd(version, ""));
