@@ -5,89 +5,13 @@
 
 mod fake;
 
+use fake::tools::{Does, Here, PATIENCE, bytes, get, key, on, options, put, remote, says};
 use fake::{Client, Fake};
-use phoebus_files::key::Key;
-use phoebus_files::local::Local;
 use phoebus_files::store::{Attributes, Store};
-use phoebus_files::{Done, Error, How, Links, Sort, transfer};
+use phoebus_files::{Error, Sort};
 use phoebus_gridftp::client::{Login, Options, Password, Remote};
-use phoebus_proto::endpoint::Endpoint;
 use std::io::Write;
 use std::time::Duration;
-use tempfile::TempDir;
-
-/// Short, since silence is waited for here, and long enough for a busy machine to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
-
-fn options(fake: &Fake) -> Options {
-    let mut options = Options::new("ftp://fake", Endpoint::parse(&fake.addr.to_string(), None).unwrap());
-    (options.patience, options.stall) = (PATIENCE, PATIENCE);
-    options
-}
-
-async fn remote(fake: &Fake) -> Remote {
-    Remote::connect(options(fake)).await.unwrap()
-}
-
-fn key(path: &str) -> Key {
-    Key::parse(path).unwrap()
-}
-
-fn bytes(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
-}
-
-/// What a server does with a command.
-type Does = fn(&mut Client, &str);
-
-/// A directory of this machine.
-struct Here(TempDir, Local);
-
-impl Here {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let local = Local::new(dir.path(), Links::Beneath).unwrap();
-        Self(dir, local)
-    }
-
-    fn with(content: &[u8]) -> Self {
-        let here = Self::new();
-        std::fs::write(here.0.path().join("x"), content).unwrap();
-        here
-    }
-
-    fn content(&self) -> Option<Vec<u8>> {
-        std::fs::read(self.0.path().join("x")).ok()
-    }
-}
-
-/// Gets `/x`, and what came of it.
-async fn get(fake: &Fake, here: &Here, streams: Option<u32>) -> Result<Done, Error> {
-    let remote = Remote::connect(Options { streams, ..options(fake) }).await?;
-    transfer(&remote, &key("x"), &here.1, &key("x"), &How { stall: PATIENCE, ..How::default() }).await
-}
-
-async fn put(fake: &Fake, here: &Here) -> Result<Done, Error> {
-    let remote = Remote::connect(options(fake)).await?;
-    transfer(&here.1, &key("x"), &remote, &key("x"), &How { stall: PATIENCE, ..How::default() }).await
-}
-
-/// A server that does one command differently.
-fn on(verb: &'static str, does: impl Fn(&mut Client, &str) + Send + Sync + 'static) -> Fake {
-    Fake::with(move |client, came, argument| {
-        let mine = came == verb;
-        if mine {
-            does(client, argument);
-        }
-        mine
-    })
-}
-
-#[track_caller]
-fn says(error: &Error, words: &str) {
-    let text = error.to_string();
-    assert!(text.contains(words) && text.contains("ftp://fake"), "\"{text}\" does not say \"{words}\"");
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_good_server_gives_and_takes() {

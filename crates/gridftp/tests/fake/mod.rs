@@ -1,6 +1,8 @@
 //! A server of FTP that does as it is told, badly if it is told so.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+pub mod tools;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
