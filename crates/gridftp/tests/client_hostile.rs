@@ -7,11 +7,11 @@ mod fake;
 
 use fake::tools::{Does, Here, PATIENCE, bytes, get, key, on, options, put, remote, says};
 use fake::{Client, Fake};
+use phoebus_files::key::Key;
 use phoebus_files::store::{Attributes, Store};
 use phoebus_files::{Error, Sort};
 use phoebus_gridftp::client::{Login, Options, Password, Remote};
 use std::io::Write;
-use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_good_server_gives_and_takes() {
