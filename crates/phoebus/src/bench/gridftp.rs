@@ -233,12 +233,15 @@ fn chart(name: &str, title: &str, results: &Results, metric: Metric) -> (String,
         title: format!("{title}, with globus-url-copy on loopback"),
         subtitle: "memory to memory; medians with smallest and largest".into(),
         kind: Kind::Bars,
-        x: Axis::new("", Scale::Categories(TRANSFERS.iter().map(|transfer| transfer.title.to_owned()).collect())),
+        x: Axis::new(
+            "put and get in MODE S, and in MODE E over 1 and 8 streams",
+            Scale::Categories(TRANSFERS.iter().map(|transfer| transfer.id.to_owned()).collect()),
+        ),
         y: Axis::new(format!("{}, {}", metric.name, metric.unit), Scale::Linear),
         series: series.filter(|series| !series.points.is_empty()).collect(),
         marks: Vec::new(),
     };
-    (format!("gridftp-{name}"), chart)
+    (name.to_owned(), chart)
 }
 
 /// At its worst of all transfers: throughput to GCT's, and processor time of the server to GCT's.

@@ -122,7 +122,8 @@ impl Receiver {
 }
 
 /// Lets `client` send for `seconds` from the first byte on, which has to arrive within `limit`, and then ends it at both sides.
-/// What others on the way and their children use, by their roles, is watched beside it.
+/// What others on the way and their children use, by their roles, is watched beside it; those that are there when data begin have to
+/// stay until the end.
 pub(crate) fn watch(
     client: &mut Client,
     began: Instant,
@@ -224,9 +225,9 @@ mod tests {
         let began = Instant::now();
         let mut client = Client::start(shell("echo hello; exec sleep 600"), &room.path().join("said")).unwrap();
         let receiver = Receiver::Children { of: server.pid(), name: "dd" };
-        let readings =
-            watch(&mut client, began, receiver, 1, &[("gateways", std::process::id())], Duration::from_secs(60))
-                .unwrap();
+        let gateway = Background::start("a gateway", shell("exec sleep 600")).unwrap();
+        let others = [("gateways", gateway.pid())];
+        let readings = watch(&mut client, began, receiver, 1, &others, Duration::from_secs(60)).unwrap();
         assert!(value(&readings, GOODPUT) > 1.0, "{readings:?}");
         assert!(value(&readings, SET_UP) > 0.2 && value(&readings, SHARE) < 50.0, "{readings:?}");
         assert_eq!(client.said(), "hello\n");
