@@ -118,7 +118,9 @@ fn the_next_transport_is_taken_where_nobody_listens_for_the_first() {
     let listens = format!("{}{}", udt(pair.addrs[1]), quic(pair.addrs[1]));
     pair.second.reload("pg2", &Pair::second(&pair.tls[1], pair.addrs[0], &listens));
     let status = pair.until("quic");
-    assert_eq!(status.pools[0].choice.as_ref().unwrap().failed, []);
+    // UDT may be: the reload has ended its idle connections.
+    let failed = &status.pools[0].choice.as_ref().unwrap().failed;
+    assert!(failed.iter().all(|(transport, _)| transport != "quic"), "{failed:?}");
     let report = pair.carries();
     assert_eq!(by(&report), ("quic", "encrypt"));
     assert!(report.notes[0].contains("auto has quic: "), "{report:?}");
