@@ -59,13 +59,7 @@ pub(super) async fn login(options: &Options, name: &Arc<str>) -> Result<Session,
 }
 
 async fn connect(options: &Options, name: &Arc<str>) -> Result<Session, Error> {
-    let failed = |error: phoebus_net::Error| match &error {
-        phoebus_net::Error::Resolve { source, .. } if source.kind() != io::ErrorKind::TimedOut => {
-            // A name that is not there is not there a second later; a resolver may be.
-            passing(name, error.to_string())
-        }
-        _ => passing(name, error.to_string()),
-    };
+    let failed = |error: phoebus_net::Error| passing(name, error.to_string());
     let port = options.server.port;
     let addresses = match &options.server.host {
         Host::Addr(addr) => vec![(*addr, port).into()],
