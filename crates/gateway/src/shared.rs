@@ -7,7 +7,7 @@ use crate::gateway::Budget;
 use crate::live::Sessions;
 use crate::pool::{Own, Pool, Timeouts};
 use crate::quota::{Quota, Slot};
-use crate::reserve::Reservations;
+use crate::reserve::{Reservations, Terms};
 use crate::seen::Seen;
 use crate::transports::Transports;
 use crate::workers::Workers;
@@ -120,7 +120,7 @@ impl Shared {
             since: Instant::now(),
             workers,
             pipes: PipePool::new(pipes, capacity),
-            reservations: Reservations::new(setup.config.rates.clone()),
+            reservations: Reservations::new(Terms::of(&setup.config)),
             setup: RwLock::new(Arc::new(setup)),
             sessions: Arc::default(),
             admitted: Arc::default(),
@@ -142,7 +142,7 @@ impl Shared {
 
     /// Puts another in force, its rates for open sessions too.
     pub(crate) fn replace(&self, setup: Arc<Setup>) {
-        self.reservations.change(&setup.config.rates);
+        self.reservations.change(Terms::of(&setup.config));
         // Those that had none until now join.
         for live in self.sessions.all() {
             let _ = live.hold(&self.reservations, None);

@@ -14,7 +14,7 @@ use phoebus_net::transport::Security;
 use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::agent::{AGENT, Secret};
 use phoebus_proto::endpoint::Endpoint;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -91,6 +91,7 @@ impl Config {
             peers: BTreeMap::from([(name, peer)]),
             direct: default,
             rates: BTreeMap::new(),
+            any_control: BTreeSet::new(),
             rules: vec![Rule {
                 // Loopback is reached from any address that a program has bound its socket to.
                 from: ["0.0.0.0/0", "::/0"].iter().filter_map(|net| net.parse().ok()).map(Source::Net).collect(),

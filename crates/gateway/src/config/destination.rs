@@ -5,7 +5,7 @@ use crate::inlet::Inlet;
 use phoebus_net::Profile;
 use phoebus_net::credentials::Credentials;
 use phoebus_net::transport::Security;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -80,6 +80,7 @@ impl Config {
             routes: Vec::new(),
             direct: profile.clone(),
             rates: BTreeMap::new(),
+            any_control: BTreeSet::new(),
             rules: vec![Rule {
                 from: sources,
                 to: nets().map(Pattern::Net).chain([Pattern::Any]).collect(),

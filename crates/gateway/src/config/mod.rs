@@ -31,7 +31,7 @@ use phoebus_net::transport::Security;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::text::{self, TextError};
 use phoebus_proto::units::BitRate;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,8 @@ pub struct Config {
     pub direct: Arc<Profile>,
     /// The rates of profiles that have one, by the profile's name: what is sent to one neighbour under it in all (S17).
     pub rates: BTreeMap<Arc<str>, BitRate>,
+    /// The profiles that leave it to the gateway what controls congestion, by name.
+    pub any_control: BTreeSet<Arc<str>>,
     /// What is allowed; all else is not.
     pub rules: Vec<Rule>,
     /// Bounds.

@@ -2,7 +2,7 @@
 
 use super::security::Carriage;
 use super::{Config, ConfigError, Limits, Listen, Pattern, Peer, Places, Pool, Route, Rule, Source, pattern, raw};
-use phoebus_net::Profile;
+use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::agent::AGENT;
 use phoebus_proto::endpoint::is_name;
 use phoebus_proto::session::bundle::STREAMS_MAX;
@@ -55,6 +55,8 @@ impl Reader<'_> {
         let rules = raw.allow.iter().map(|allow| self.rule(allow, &peers, &carriage)).collect::<Result<_, _>>()?;
         let direct = self.profile(None, &profiles)?;
         let rates = profiles.values().filter_map(|profile| Some((profile.name.clone(), profile.rate?))).collect();
+        let any_control = profiles.values().filter(|profile| profile.congestion_control == CongestionControl::Auto);
+        let any_control = any_control.map(|profile| profile.name.clone()).collect();
         let places = Places {
             listeners: raw.listen.iter().map(|listen| self.place(listen.address.span())).collect(),
             admin: raw.admin.socket.as_ref().map(|socket| self.place(socket.span())).unwrap_or_default(),
@@ -75,6 +77,7 @@ impl Reader<'_> {
             routes,
             direct,
             rates,
+            any_control,
             rules,
             limits: raw.limits,
             admin,

@@ -3,12 +3,15 @@
 //!
 //! Connections hold their part of the rate by themselves: the kernel paces TCP, UDT paces its packets, QUIC's streams are
 //! measured out. Here it is divided: anew whenever a session begins or ends, and some fifty times a second as long as several
-//! have one in common, by what each of them sends (`share`).
+//! have one in common, by what each of them sends (`share`). Where a profile leaves the congestion control to the gateway, it is
+//! one that keeps to the rate (`steady`).
 
 mod share;
+mod steady;
 
-use phoebus_net::Stream;
+use crate::config::Config;
 use phoebus_net::transport::Change;
+use phoebus_net::{CongestionControl, Stream};
 use phoebus_proto::units::BitRate;
 use share::{Claim, Meter, divide};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,6 +19,7 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use steady::Steady;
 use tokio::sync::Notify;
 use tracing::warn;
 
@@ -23,11 +27,28 @@ use tracing::warn;
 const LOOK: Duration = Duration::from_millis(20);
 /// A look at a connection takes some microseconds: with more than this many, looks are rarer.
 const MANY: usize = 100;
+/// Pause between two looks at whether a connection is under the right congestion control: a bbr that goes below its rate for a
+/// round trip is not seen by it.
+const STEADY_LOOK: Duration = Duration::from_millis(250);
 /// A share is not raised for less than this part of it: each change is a system call.
 const WORTH: f64 = 0.01;
 
 /// Rates by the names of the profiles that have them.
 pub(crate) type Rates = BTreeMap<Arc<str>, BitRate>;
+
+/// What profiles say of rates.
+#[derive(Debug, Default)]
+pub(crate) struct Terms {
+    pub(crate) rates: Rates,
+    /// Profiles that leave the congestion control to the gateway.
+    pub(crate) any_control: BTreeSet<Arc<str>>,
+}
+
+impl Terms {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self { rates: config.rates.clone(), any_control: config.any_control.clone() }
+    }
+}
 
 /// What has a rate: connections under a profile to a neighbour.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -65,13 +86,13 @@ pub(crate) struct TooMuch {
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     state: Mutex<State>,
-    /// Connections have a rate in common.
+    /// There is something to look at.
     shared: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    rates: Rates,
+    terms: Terms,
     /// Profiles that had a rate once: connections that were made then still have it.
     unrated: BTreeSet<Arc<str>>,
     shared: HashMap<Segment, Shared>,
@@ -85,6 +106,7 @@ struct Shared {
     rate: Option<u64>,
     members: Vec<Member>,
     looked: Option<Instant>,
+    steadied: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -94,6 +116,8 @@ struct Member {
     stream: Weak<Stream>,
     booked: Option<u64>,
     meter: Meter,
+    /// Where its congestion control is the gateway's choice and can be changed.
+    steady: Option<Steady>,
     /// What it was told.
     share: f64,
     /// It did not take what it was told, and that was said.
@@ -109,14 +133,14 @@ pub(crate) struct Held {
 }
 
 impl Reservations {
-    pub(crate) fn new(rates: Rates) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State { rates, ..State::default() }), shared: Notify::new() })
+    pub(crate) fn new(terms: Terms) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(State { terms, ..State::default() }), shared: Notify::new() })
     }
 
     /// The rate of `segment`, in bits per second, and how much of it is promised to nobody.
     pub(crate) fn free(&self, segment: &Segment) -> Option<[u64; 2]> {
         let state = self.lock();
-        let rate = state.rates.get(&segment.profile)?.0;
+        let rate = state.terms.rates.get(&segment.profile)?.0;
         let promised = state.shared.get(segment).map_or(0, Shared::promised);
         Some([rate, rate.saturating_sub(promised)])
     }
@@ -132,7 +156,7 @@ impl Reservations {
         booked: Option<u64>,
     ) -> Result<Option<Held>, TooMuch> {
         let mut state = self.lock();
-        let rate = state.rates.get(&segment.profile).map(|rate| rate.0);
+        let rate = state.terms.rates.get(&segment.profile).map(|rate| rate.0);
         if rate.is_none() && booked.is_none() {
             if state.unrated.contains(&segment.profile) {
                 // One that has failed is about to be gone.
@@ -148,24 +172,33 @@ impl Reservations {
         }
         let id = state.next;
         state.next += 1;
+        let steady = (state.terms.any_control.contains(&segment.profile) && is_under_bbr(stream)).then(Steady::new);
         let shared = state.shared.entry(segment.clone()).or_default();
         shared.rate = rate;
         let stream = Arc::downgrade(stream);
-        shared.members.push(Member { id, stream, booked, meter: Meter::new(), share: f64::INFINITY, deaf: false });
+        shared.members.push(Member {
+            id,
+            stream,
+            booked,
+            meter: Meter::new(),
+            steady,
+            share: f64::INFINITY,
+            deaf: false,
+        });
         shared.divide(segment);
-        if shared.is_contended() {
+        if shared.is_contended() || shared.is_steadied() {
             self.shared.notify_one();
         }
         Ok(Some(Held { reservations: self.clone(), segment: segment.clone(), id }))
     }
 
     /// Puts other rates in force, for open sessions too.
-    pub(crate) fn change(&self, rates: &Rates) {
+    pub(crate) fn change(&self, terms: Terms) {
         let state = &mut *self.lock();
-        let old = std::mem::replace(&mut state.rates, rates.clone());
-        state.unrated.extend(old.into_keys());
+        let old = std::mem::replace(&mut state.terms, terms);
+        state.unrated.extend(old.rates.into_keys());
         for (segment, shared) in &mut state.shared {
-            shared.rate = rates.get(&segment.profile).map(|rate| rate.0);
+            shared.rate = state.terms.rates.get(&segment.profile).map(|rate| rate.0);
             shared.divide(segment);
         }
         self.shared.notify_one();
@@ -175,24 +208,31 @@ impl Reservations {
     pub(crate) async fn keep(self: Arc<Self>) {
         loop {
             match self.look(Instant::now()) {
-                0 => self.shared.notified().await,
-                members => tokio::time::sleep(LOOK.mul_f64((members as f64 / MANY as f64).max(1.0))).await,
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => self.shared.notified().await,
             }
         }
     }
 
-    /// Looks at all connections that share a rate; returns how many there are.
-    fn look(&self, now: Instant) -> usize {
+    /// Looks at all connections that share a rate or may be under the wrong control; returns when to look again, if there are any.
+    fn look(&self, now: Instant) -> Option<Duration> {
         let mut state = self.lock();
-        let mut count = 0;
+        let (mut contended, mut steadied) = (0, false);
         for (segment, shared) in &mut state.shared {
             if shared.is_contended() {
                 shared.look(now);
                 shared.divide(segment);
-                count += shared.members.len();
+                contended += shared.members.len();
+            }
+            if shared.is_steadied() {
+                shared.steady(now);
+                steadied = true;
             }
         }
-        count
+        match contended {
+            0 => steadied.then_some(STEADY_LOOK),
+            members => Some(LOOK.mul_f64((members as f64 / MANY as f64).max(1.0))),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -208,6 +248,20 @@ impl Shared {
     /// Whether what one does not use could be of use to another.
     fn is_contended(&self) -> bool {
         self.rate.is_some() && self.members.len() > 1
+    }
+
+    /// Whether congestion controls are to be looked after.
+    fn is_steadied(&self) -> bool {
+        self.members.iter().any(|member| member.steady.is_some())
+    }
+
+    /// Looks whether each connection is under the control that keeps it at its rate.
+    fn steady(&mut self, now: Instant) {
+        let passed = self.steadied.map_or(STEADY_LOOK, |at| now.saturating_duration_since(at));
+        if passed >= STEADY_LOOK {
+            self.steadied = Some(now);
+            self.members.iter_mut().for_each(|member| member.steady(passed));
+        }
     }
 
     fn look(&mut self, now: Instant) {
@@ -246,7 +300,32 @@ impl Shared {
     }
 }
 
+/// Whether it is TCP's bbr that controls it.
+fn is_under_bbr(stream: &Stream) -> bool {
+    stream.stats().is_ok_and(|stats| stats.congestion_control == "bbr")
+}
+
 impl Member {
+    fn steady(&mut self, passed: Duration) {
+        let Some(steady) = &mut self.steady else { return };
+        let Some(stream) = self.stream.upgrade() else { return };
+        let control = stream.stats().ok().and_then(|stats| steady.look(&stats, passed, self.share));
+        if control.is_some_and(|control| stream.set(Change::CongestionControl(control)).is_err()) {
+            // Its transport, or the kernel, does not let this process choose: it stays as it is.
+            self.steady = None;
+        }
+    }
+
+    /// Puts it back under the control that it had before it was held to a rate.
+    fn release(&mut self) {
+        if self.steady.take().is_some_and(|steady| steady.is_cubic())
+            && let Some(stream) = self.stream.upgrade()
+        {
+            // One that has failed is about to be gone.
+            let _ = stream.set(Change::CongestionControl(CongestionControl::Bbr));
+        }
+    }
+
     /// Says whether it sends no more than that now.
     fn set(&mut self, share: f64, segment: &Segment) -> bool {
         let is_new = self.share.is_infinite();
@@ -281,6 +360,7 @@ impl Drop for Held {
         let Some(shared) = state.shared.get_mut(&self.segment) else { return };
         if let Some(at) = shared.members.iter().position(|member| member.id == self.id) {
             let mut gone = shared.members.swap_remove(at);
+            gone.release();
             // A connection without a session sends next to nothing. What it is used for next, it is told then.
             if shared.rate.is_none() {
                 gone.set(f64::INFINITY, &self.segment);

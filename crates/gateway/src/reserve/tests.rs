@@ -17,6 +17,8 @@ struct Told {
     most: AtomicU64,
     /// Those that take no rate at the moment.
     deaf: Mutex<BTreeSet<usize>>,
+    /// What each was told to be controlled by.
+    controls: Mutex<HashMap<usize, CongestionControl>>,
 }
 
 /// A connection that does nothing.
@@ -29,7 +31,14 @@ struct Fake {
 
 impl Duplex for Fake {
     fn set(&self, change: Change) -> io::Result<()> {
-        let Change::Rate(rate) = change else { return Err(io::ErrorKind::Unsupported.into()) };
+        let rate = match change {
+            Change::Rate(rate) => rate,
+            Change::CongestionControl(control) => {
+                self.told.controls.lock().unwrap().insert(self.id, control);
+                return Ok(());
+            }
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
         if self.told.deaf.lock().unwrap().contains(&self.id) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
@@ -41,7 +50,8 @@ impl Duplex for Fake {
     }
 
     fn stats(&self) -> io::Result<Stats> {
-        Ok(Stats { bytes_sent: self.sent.load(Relaxed), ..Stats::default() })
+        let congestion_control = "bbr".to_owned();
+        Ok(Stats { bytes_sent: self.sent.load(Relaxed), congestion_control, ..Stats::default() })
     }
 
     fn try_read(&self, _: &mut [u8]) -> io::Result<usize> {
@@ -144,8 +154,9 @@ impl Circuit {
     }
 }
 
-fn rates(rate: Option<u64>) -> Rates {
-    rate.map(|rate| ("circuit".into(), BitRate(rate))).into_iter().collect()
+fn rates(rate: Option<u64>) -> Terms {
+    let rates = rate.map(|rate| ("circuit".into(), BitRate(rate))).into_iter().collect();
+    Terms { rates, any_control: BTreeSet::from(["circuit".into()]) }
 }
 
 #[test]
@@ -202,14 +213,34 @@ fn while_one_does_not_take_less_nobody_gets_more() {
 }
 
 #[test]
+fn the_control_is_chosen_that_holds_the_rate() {
+    let mut circuit = Circuit::new();
+    let held = circuit.open(None).unwrap();
+    let told = |circuit: &Circuit| circuit.told.controls.lock().unwrap().get(&0).copied();
+    circuit.pass(50, &[0]);
+    assert_eq!(told(&circuit), None, "bbr begins");
+    circuit.pass(100, &[u64::MAX]);
+    assert_eq!(told(&circuit), Some(CongestionControl::Cubic));
+    drop(held);
+    assert_eq!(told(&circuit), Some(CongestionControl::Bbr), "whoever has the connection next is held to nothing");
+
+    // A control that was configured stands.
+    let mut circuit = Circuit::new();
+    circuit.reservations.change(Terms { any_control: BTreeSet::new(), ..rates(Some(RATE)) });
+    let _held = circuit.open(None).unwrap();
+    circuit.pass(200, &[u64::MAX]);
+    assert_eq!(told(&circuit), None);
+}
+
+#[test]
 fn another_rate_holds_for_open_connections() {
     let mut circuit = Circuit::new();
     let _held = [circuit.open(None).unwrap(), circuit.open(None).unwrap()];
-    circuit.reservations.change(&rates(Some(RATE / 2)));
+    circuit.reservations.change(rates(Some(RATE / 2)));
     circuit.expect(&[0.25, 0.25]);
-    circuit.reservations.change(&rates(None));
+    circuit.reservations.change(rates(None));
     assert_eq!((circuit.rate(0), circuit.rate(1)), (None, None));
-    circuit.reservations.change(&rates(Some(RATE)));
+    circuit.reservations.change(rates(Some(RATE)));
     circuit.expect(&[0.5, 0.5]);
 }
 
@@ -218,7 +249,7 @@ fn a_connection_from_before_the_rate_went_is_free_of_it() {
     let mut circuit = Circuit::new();
     let held = circuit.open(None).unwrap();
     drop(held);
-    circuit.reservations.change(&rates(None));
+    circuit.reservations.change(rates(None));
     assert_eq!(circuit.rate(0), Some(RATE));
     let stream = circuit.streams[0].0.clone();
     assert!(circuit.reservations.hold(&Circuit::segment(), &stream, None).unwrap().is_none());
@@ -244,7 +275,7 @@ fn what_is_promised_is_kept_and_not_promised_twice() {
 
 #[test]
 fn what_was_asked_for_is_held_where_there_is_no_other_rate() {
-    let reservations = Reservations::new(Rates::new());
+    let reservations = Reservations::new(Terms::default());
     let told = Arc::new(Told::default());
     let stream = Arc::new(Stream::from(Fake { id: 0, sent: Arc::default(), told: told.clone() }));
     let held = reservations.hold(&Circuit::segment(), &stream, Some(7_000_000)).unwrap();

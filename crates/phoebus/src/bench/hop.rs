@@ -20,7 +20,8 @@ pub(crate) struct Wan {
 }
 
 /// Every [`Wan`] that has a name: with its transport and its congestion control, if that is not the transport's choice.
-const WANS: [(&str, &str, Option<&str>); 7] = [
+const WANS: [(&str, &str, Option<&str>); 8] = [
+    ("tcp", "tcp", None),
     ("bbr", "tcp", Some("bbr")),
     ("cubic", "tcp", Some("cubic")),
     ("reno", "tcp", Some("reno")),
@@ -112,7 +113,10 @@ mod tests {
         assert_eq!(Wan::plain("reno").gateways("reno", &["pg1"]).unwrap().lan["congestion_control"], "reno");
         assert!(cubic.certificates.is_some_and(|all| all.hosts.contains_key("pg1")));
         assert_eq!((options("quic").wan.get("congestion_control"), options("udt").lan.len()), (None, 0));
-        assert_eq!("tcp".parse::<Wan>().unwrap_err(), "expected one of bbr, cubic, reno, quic, udt, udt-native, auto");
+        assert_eq!(
+            "sctp".parse::<Wan>().unwrap_err(),
+            "expected one of tcp, bbr, cubic, reno, quic, udt, udt-native, auto"
+        );
     }
 
     #[test]

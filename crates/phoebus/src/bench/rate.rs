@@ -13,7 +13,7 @@ use super::report::{Bound, Report, Verdict};
 use super::results::{Metric, Reading, Results};
 use super::stats::Summary;
 use super::table::Table;
-use super::wan;
+use super::wan::{self, percent};
 use anyhow::{Context, anyhow};
 use phoebus_proto::units::{BitRate, Probability, Span};
 use std::thread;
@@ -31,11 +31,14 @@ pub(crate) struct RateArgs {
     #[arg(long, value_delimiter = ',', value_name = "COUNT", default_value = "1,4")]
     sessions: Vec<u32>,
     /// What carries the hop between the gateways.
-    #[arg(long, value_delimiter = ',', value_name = "TRANSPORT", default_value = "bbr,cubic,quic,udt")]
+    #[arg(long, value_delimiter = ',', value_name = "TRANSPORT", default_value = "tcp,bbr,cubic,quic,udt")]
     transport: Vec<Wan>,
     /// Round trip of the WAN.
     #[arg(long, default_value = "40ms", value_name = "TIME")]
     rtt: Span,
+    /// Loss of the WAN.
+    #[arg(long, default_value = "0%", value_name = "PROBABILITY")]
+    loss: Probability,
     /// How long each rate is measured.
     #[arg(long, default_value = "4s", value_name = "TIME")]
     time: Span,
@@ -46,6 +49,7 @@ pub(super) struct RateHeld {
     rates: Vec<BitRate>,
     rows: Vec<(Label, Wan, u32)>,
     rtt: Span,
+    loss: Probability,
     time: Duration,
     seed: u64,
 }
@@ -82,6 +86,7 @@ impl RateHeld {
             rates: args.rate.clone(),
             rows: rows.collect(),
             rtt: args.rtt,
+            loss: args.loss,
             time: args.time.0,
             seed: args.common.seed,
         }
@@ -93,7 +98,7 @@ impl RateHeld {
     }
 
     fn bed(&self, wan: Wan) -> anyhow::Result<Bed> {
-        Bed::joined(&wan::path(self.rtt, Probability::default(), self.seed, "bbr"), wan)
+        Bed::joined(&wan::path(self.rtt, self.loss, self.seed, "bbr"), wan)
     }
 
     /// Watches the link for as long as a rate is measured: the mean, and the most in a piece, in Mbit/s.
@@ -166,7 +171,7 @@ impl Experiment for RateHeld {
 
     fn conditions(&self, bed: &Option<Bed>) -> Vec<(String, String)> {
         let mut all = versions(&[(iperf::PROGRAM, "--version")]);
-        all.push(("path".into(), format!("round trip of the WAN {}, no loss", self.rtt)));
+        all.push(("path".into(), format!("round trip of the WAN {}, loss {}", self.rtt, percent(self.loss))));
         let time = self.time.as_secs_f64();
         all.push(("measured".into(), format!("{time} s at each rate, from {} s on", RAMP.as_secs())));
         all.extend(bed.iter().flat_map(|bed| wan::conditions(bed, self.seed)));
@@ -291,6 +296,7 @@ mod tests {
             sessions: vec![1, 4],
             transport: vec![Wan::plain("bbr")],
             rtt: Span(Duration::from_millis(40)),
+            loss: Probability::default(),
             time: Span(Duration::from_secs(1)),
         };
         let experiment = RateHeld::new(&args);
