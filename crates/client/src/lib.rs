@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Reading order: [`Options`], [`Opening`], which is all of a session's opening but the moving of bytes, [`connect`], which moves
-//! them, [`Session`] and its [`Report`], [`Error`]; [`environment`] reads variables and files; [`Agents`] finds a running agent,
+//! them, [`Session`] and its [`Report`], [`Error`]; [`Sessions`] is the same as a transport; [`environment`] reads variables and files; [`Agents`] finds a running agent,
 //! `bypass` remembers short paths. [`Accepting`] is the other side of an opening, for a destination that takes part in its sessions.
 
 mod accepting;
@@ -31,6 +31,7 @@ mod opening;
 mod options;
 mod report;
 mod session;
+mod sessions;
 mod talk;
 
 pub use accepting::{AcceptError, Accepting, Terms};
@@ -43,3 +44,4 @@ pub use options::Options;
 pub use phoebus_net::reason;
 pub use report::{Hop, Report};
 pub use session::Session;
+pub use sessions::Sessions;

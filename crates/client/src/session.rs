@@ -70,6 +70,12 @@ impl Session {
         Ok((self.stream.into_plain()?, self.report))
     }
 
+    /// The session as a connection of whatever transport, for those who carry bytes over any, and what is known of it. How it ends
+    /// is then theirs to see to.
+    pub fn into_stream(self) -> (Stream, Report) {
+        (self.stream, self.report)
+    }
+
     fn end_stream(&self) -> io::Result<()> {
         if self.sent_all.swap(true, Relaxed) { Ok(()) } else { self.stream.shutdown_write() }
     }

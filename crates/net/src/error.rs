@@ -48,6 +48,14 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// What carries the connection over other connections failed, in its own words.
+    #[error("{reason}")]
+    Carrier {
+        /// The reason, for programs.
+        code: Code,
+        /// A sentence that names who failed.
+        reason: String,
+    },
 }
 
 impl Error {
@@ -59,6 +67,7 @@ impl Error {
             Self::Timeout { .. } => Code::TimedOut,
             Self::Untrusted { .. } => Code::AuthFailed,
             Self::Resolve { .. } => Code::NameNotFound,
+            Self::Carrier { code, .. } => *code,
         }
     }
 

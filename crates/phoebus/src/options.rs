@@ -2,8 +2,10 @@
 //! environment.
 
 use crate::exit::Exit;
-use phoebus_client::environment;
+use phoebus_client::{Report, environment};
 use phoebus_proto::settings::{Key, Settings};
+use std::fs::OpenOptions;
+use std::io::Write;
 
 /// Which gateways, and for what.
 #[derive(clap::Args)]
@@ -111,10 +113,21 @@ pub(crate) fn settings(variables: &[Variable]) -> anyhow::Result<Settings> {
 /// One sentence, exit code 2.
 pub(crate) fn check_report(settings: &Settings) -> anyhow::Result<()> {
     let Some(file) = &settings.report else { return Ok(()) };
-    std::fs::OpenOptions::new().create(true).append(true).open(file).map(drop).map_err(|error| {
+    OpenOptions::new().create(true).append(true).open(file).map(drop).map_err(|error| {
         let why = phoebus_client::reason(&error);
         Exit::usage(format!("PHOEBUS_REPORT (--report): cannot write {}: {why}", file.display()))
     })
+}
+
+/// Appends the report of a session where that is wanted. What cannot be written is said, and holds nothing up.
+pub(crate) fn append_report(settings: &Settings, report: &Report) {
+    let Some(file) = &settings.report else { return };
+    let line = serde_json::to_string(report).unwrap_or_default();
+    let append = OpenOptions::new().create(true).append(true).open(file);
+    if let Err(error) = append.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes())) {
+        let why = phoebus_client::reason(&error);
+        eprintln!("phoebus: cannot write the report to {}: {why}", file.display());
+    }
 }
 
 /// The option that stands for a variable.

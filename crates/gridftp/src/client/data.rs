@@ -1,6 +1,6 @@
 //! Where data connections lead, and what protects them (RFC 959, 2428, 4217; GFD.20, section 3).
 
-use super::error::{passing, refused, words};
+use super::error::{passing, refused, senseless, words};
 use super::login::server_name;
 use super::options::{Grid, Options, Security};
 use super::session::Session;
@@ -69,7 +69,11 @@ impl<'a> DataPlan<'a> {
         let from = if proved || self.options.data_elsewhere { Peers::Anyone } else { Peers::Only(session.peer.ip()) };
         let (patience, stall) = (self.options.patience, self.options.stall);
         let ports = self.options.ports.clone();
-        Ok(Settings { from, guard, ports, patience, stall, ..Settings::default() })
+        let mut settings = Settings { from, guard, ports, patience, stall, ..Settings::default() };
+        if let Some(transport) = &session.data {
+            settings.transport = transport.clone();
+        }
+        Ok(settings)
     }
 
     /// Goes to `mode`, if the session is not there.
@@ -129,6 +133,11 @@ impl<'a> DataPlan<'a> {
     /// A data channel that the server is to connect to.
     pub(super) async fn active(&self, session: &mut Session) -> Result<Channel, Error> {
         let name = session.name.clone();
+        if session.data.is_some() {
+            let reason = "what comes over several streams comes over connections that the server makes, and those do not go through \
+                          gateways: leave --streams out, or --via";
+            return Err(senseless(&name, reason));
+        }
         let settings = self.settings(session)?;
         let channel =
             Channel::listening(session.local.ip(), settings).map_err(|error| super::error::data(&name, error))?;

@@ -12,6 +12,7 @@ use phoebus_net::{Profile, dial};
 use phoebus_proto::endpoint::Host;
 use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::reply::Reply;
+use phoebus_proto::session::Code;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
@@ -59,14 +60,35 @@ pub(super) async fn login(options: &Options, name: &Arc<str>) -> Result<Session,
 }
 
 async fn connect(options: &Options, name: &Arc<str>) -> Result<Session, Error> {
-    let failed = |error: phoebus_net::Error| passing(name, error.to_string());
+    let failed = |error: phoebus_net::Error| unreached(name, &error);
+    let proved = matches!(&options.security, Security::Grid(Grid { data_auth: true, .. }));
+    if let Some(way) = options.way.as_ref().filter(|_| !proved) {
+        let reached = way.reach(&options.server, options.patience).await.map_err(failed)?;
+        let mut session = Session::new(Link::new(reached.stream), name.clone(), options.patience)?;
+        (session.peer, session.data) = (reached.server, reached.data);
+        return Ok(session);
+    }
     let port = options.server.port;
     let addresses = match &options.server.host {
         Host::Addr(addr) => vec![(*addr, port).into()],
         Host::Name(host) => dial::resolve(host, port, options.patience).await.map_err(failed)?,
     };
     let stream = dial::connect(&addresses, &Profile::default(), options.patience).await.map_err(failed)?;
-    Session::new(Link::new(stream), name.clone(), options.patience)
+    let mut session = Session::new(Link::new(stream), name.clone(), options.patience)?;
+    session.data = options.way.as_ref().map(|way| way.data());
+    Ok(session)
+}
+
+/// The server cannot be reached. Gateways that do not let anybody through do not do so a second later.
+fn unreached(name: &Arc<str>, error: &phoebus_net::Error) -> Error {
+    match error.code() {
+        Code::NotAllowed | Code::AuthFailed | Code::AuthRequired
+            if matches!(error, phoebus_net::Error::Carrier { .. }) =>
+        {
+            Error::Store { name: name.to_string(), reason: error.to_string(), sort: Sort::Denied }
+        }
+        _ => passing(name, error.to_string()),
+    }
 }
 
 async fn greeting(session: &mut Session, options: &Options) -> Result<(), Error> {

@@ -11,6 +11,7 @@
 //! - `session` is one control connection: lines out, answers in, each within its time. `login` is how it begins.
 //! - `data` says where data connections lead, `retrieve` and `store` carry files, `third` has them carried between servers;
 //!   `listing` is of directories. `marks` is what is remembered of files that were cut.
+//! - [`Way`]: how connections come about where it is not by TCP directly: through gateways.
 //!
 //! What a server says is believed as far as it concerns the server: where data connections lead to is its own address,
 //! whatever it says, unless its data connections prove who they are ([`Options::data_elsewhere`]).
@@ -30,7 +31,9 @@ mod store;
 mod third;
 mod tls;
 mod unix;
+mod way;
 
 pub use options::{Grid, Login, Options, Password, Security};
 pub use remote::Remote;
 pub use tls::{TlsError, trusting};
+pub use way::{Reached, Way};

@@ -1,5 +1,6 @@
 //! What a client is told: which server, who logs in, and how.
 
+use super::way::Way;
 use crate::data::Protection;
 use phoebus_gsi::context::Endpoint as Identity;
 use phoebus_proto::endpoint::Endpoint;
@@ -23,6 +24,8 @@ pub struct Options {
     pub security: Security,
     /// Over how many connections extended blocks go (MODE E); files go as streams (MODE S) if that is not said.
     pub streams: Option<u32>,
+    /// How connections come about; by TCP, directly, if that is not said.
+    pub way: Option<Arc<dyn Way>>,
     /// Whether data connections may lead to other addresses than the server's own, as those of striped servers do. A server
     /// that is not to be believed could have others attacked so (RFC 2577).
     pub data_elsewhere: bool,
@@ -49,6 +52,7 @@ impl Options {
             login: Login::default(),
             security: Security::None,
             streams: None,
+            way: None,
             data_elsewhere: false,
             in_place: false,
             state: None,

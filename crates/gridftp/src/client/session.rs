@@ -5,6 +5,7 @@ use crate::control::Link;
 use crate::data::Mode;
 use phoebus_files::Error;
 use phoebus_gsi::control::Protected;
+use phoebus_net::transport::Transport;
 use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::line::is_line;
 use phoebus_proto::gridftp::reply::{Replies, Reply};
@@ -32,6 +33,8 @@ pub(super) struct Session {
     pub(super) name: Arc<str>,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
+    /// What carries its data connections, where the network itself does not: then nobody connects to this end.
+    pub(super) data: Option<Arc<dyn Transport>>,
     patience: Duration,
     pub(super) features: Arc<Features>,
     /// How data is transmitted from here on.
@@ -59,6 +62,7 @@ impl Session {
             name,
             peer,
             local,
+            data: None,
             patience,
             features: Arc::default(),
             mode: Mode::Stream,

@@ -85,7 +85,9 @@ fn may(from: &Remote, to: &Remote) -> bool {
         }
         _ => false,
     };
-    alike && from.streams() == to.streams() && !to.is_not_from(from)
+    // Servers do not know the way that this end has been told.
+    let here = from.options().way.is_some() || to.options().way.is_some();
+    !here && alike && from.streams() == to.streams() && !to.is_not_from(from)
 }
 
 /// Prepares both; false if one of them refuses.

@@ -163,9 +163,9 @@ async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
     let wanted = wanted(args)?;
     let carried = Carried { streams: args.streams, in_place: args.in_place, stall: Some(args.stall.0) };
     let mut stores = Stores::new(&args.far, carried);
-    let how = args.how();
-    let watch = Arc::new(Watch::new(args.style(), args.verbose, args.dry_run, how.progress.clone()));
-    let mut outcome = Outcome::begin(args.dry_run);
+    let (how, paths) = (args.how(), stores.paths());
+    let watch = Arc::new(Watch::new(args.style(), args.verbose, args.dry_run, how.progress.clone(), paths.clone()));
+    let mut outcome = Outcome::begin(args.dry_run, paths);
     if let Some(end) = stream::find(&wanted, args.list.is_some())? {
         args.check_stream()?;
         stream::carry(end, &mut stores, &how, args.existing, &watch, &mut outcome).await?;

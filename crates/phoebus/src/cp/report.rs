@@ -3,11 +3,12 @@
 use super::items::Group;
 use super::watch::human;
 use crate::exit;
-use crate::place::shown;
+use crate::place::{Paths, shown};
 use phoebus_files::job::Report;
 use phoebus_files::{Check, Error, Side, Sort, Verify};
 use serde_json::json;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What came of it.
@@ -22,11 +23,15 @@ pub(super) struct Outcome {
     pub(super) between: u64,
     /// Servers that compute no checksums.
     mute: Vec<String>,
+    /// The ways that were taken to servers.
+    paths: Arc<Paths>,
+    /// Whether anything was to go from one server to another.
+    among: bool,
 }
 
 impl Outcome {
     /// Nothing yet.
-    pub(super) fn begin(dry_run: bool) -> Self {
+    pub(super) fn begin(dry_run: bool, paths: Arc<Paths>) -> Self {
         Self {
             begun: Instant::now(),
             dry_run,
@@ -34,11 +39,14 @@ impl Outcome {
             failures: Vec::new(),
             between: 0,
             mute: Vec::new(),
+            paths,
+            among: false,
         }
     }
 
     /// Adds what a job reports.
     pub(super) fn add(&mut self, group: &Group, report: Report) {
+        self.among |= group.source.is_far() && group.dest.is_far();
         let all = &mut self.report;
         all.carried += report.carried;
         all.bytes += report.bytes;
@@ -117,9 +125,18 @@ impl Outcome {
             "failed": report.failed,
             "stopped": report.stopped,
             "not_verified": self.mute,
+            "path": if self.paths.is_empty() { json!(null) } else { json!(self.paths.to_string()) },
+            "paths": self.paths.json(),
+            "by_way_of_this_end": self.passes_by(),
             "failures": failures.collect::<Vec<_>>(),
             "exit_code": code,
         })
+    }
+
+    /// Why what goes from one server to another comes by here, if that is the gateways' doing.
+    fn passes_by(&self) -> Option<&'static str> {
+        (self.among && self.between == 0 && self.paths.has_gateways())
+            .then_some("servers do not know the gateways that this end was told")
     }
 
     fn is_nothing(&self) -> bool {
@@ -148,6 +165,12 @@ impl fmt::Display for Outcome {
             }
             let rate = report.moved as f64 / elapsed.as_secs_f64().max(1e-3);
             write!(f, ", in {:.1} s, {}", elapsed.as_secs_f64(), human::rate(rate))?;
+            if !self.paths.is_empty() {
+                write!(f, ", {}", self.paths)?;
+            }
+            if let Some(why) = self.passes_by() {
+                write!(f, "; from server to server by way of this end, since {why}")?;
+            }
         }
         for (count, what) in [(report.skipped, "there already"), (report.left, "left out"), (report.failed, "failed")] {
             if count > 0 {
@@ -170,7 +193,7 @@ mod tests {
     use super::*;
 
     fn outcome(carried: u64, sorts: &[Sort]) -> Outcome {
-        let mut outcome = Outcome::begin(false);
+        let mut outcome = Outcome::begin(false, Arc::default());
         outcome.report.carried = carried;
         for sort in sorts {
             outcome.fail("x".to_owned(), &Error::Store { name: "x".into(), reason: "y".into(), sort: *sort });

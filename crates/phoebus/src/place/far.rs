@@ -2,8 +2,10 @@
 //!
 //! A password comes from the URL, from `PHOEBUS_FTP_PASSWORD` or from `~/.netrc`, and goes nowhere but to the server.
 
+use super::Far;
 use super::netrc::Netrc;
-use super::{Far, url::Scheme};
+use super::url::Scheme;
+use super::way::Ways;
 use crate::exit::{self, Exit};
 use anyhow::Result;
 use clap::ValueEnum;
@@ -35,6 +37,10 @@ pub(crate) struct FarArgs {
     /// For gsiftp://, what protects data: "clear", "safe" (against changes) or "private" (PROT C, S, P)
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     data_protection: DataProtection,
+    /// Go through these gateways, or through "none", whatever the environment says [env: PHOEBUS_PATH, PHOEBUS_GW and the others
+    /// of phoebus run]
+    #[arg(long, value_name = "HOST/PORT,...")]
+    pub(super) via: Option<String>,
 }
 
 /// Whether the ends of data connections prove who they are.
@@ -69,9 +75,10 @@ pub(crate) struct Carried {
 ///
 /// # Errors
 /// With the exit code that says why not.
-pub(super) async fn connect(far: &Far, args: &FarArgs, carried: Carried) -> Result<Remote> {
+pub(super) async fn connect(far: &Far, args: &FarArgs, carried: Carried, ways: &mut Ways) -> Result<Remote> {
     let whole = Far { path: Vec::new(), home: false, ..far.clone() }.to_string();
     let mut options = Options::new(whole.trim_end_matches('/'), far.server.clone());
+    options.way = ways.to(&far.server, &options.name)?;
     options.login = login(far)?;
     options.security = security(far, args)?;
     options.data_elsewhere = matches!(&options.security, Security::Grid(Grid { data_auth: true, .. }));

@@ -3,9 +3,11 @@
 mod far;
 mod netrc;
 mod url;
+mod way;
 
 pub(crate) use far::{Carried, FarArgs};
 pub(crate) use url::{Far, Url, UrlError};
+pub(crate) use way::Paths;
 
 use crate::exit::{self, Exit};
 use anyhow::Result;
@@ -19,6 +21,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use way::Ways;
 
 /// A place in a store.
 #[derive(Debug, Clone)]
@@ -41,12 +44,20 @@ pub(crate) struct Stores {
     far: Vec<(Far, Remote, Arc<dyn Store>)>,
     args: FarArgs,
     carried: Carried,
+    /// The way to servers, once there is one.
+    ways: Option<Ways>,
+    paths: Arc<Paths>,
 }
 
 impl Stores {
     /// None yet; `args` is what is said of servers, `carried` how files go there.
     pub(crate) fn new(args: &FarArgs, carried: Carried) -> Self {
         Self { args: args.clone(), carried, ..Self::default() }
+    }
+
+    /// The ways that connections to servers have taken.
+    pub(crate) fn paths(&self) -> Arc<Paths> {
+        self.paths.clone()
     }
 
     /// The place that `url` names.
@@ -69,7 +80,11 @@ impl Stores {
         let (remote, store) = match known {
             Some(i) => (self.far[i].1.clone(), self.far[i].2.clone()),
             None => {
-                let remote = far::connect(far, &self.args, self.carried).await?;
+                let ways = match &mut self.ways {
+                    Some(ways) => ways,
+                    None => self.ways.insert(Ways::new(self.args.via.as_deref(), self.paths.clone())?),
+                };
+                let remote = far::connect(far, &self.args, self.carried, ways).await?;
                 let store: Arc<dyn Store> = Arc::new(remote.clone());
                 self.far.push((server, remote.clone(), store.clone()));
                 (remote, store)

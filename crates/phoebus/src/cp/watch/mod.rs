@@ -3,7 +3,7 @@
 pub(crate) mod human;
 mod rate;
 
-use crate::place::shown;
+use crate::place::{Paths, shown};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use phoebus_files::job::{Event, Job, Watcher};
 use phoebus_files::key::Key;
@@ -45,6 +45,7 @@ pub(crate) struct Watch {
     bar: ProgressBar,
     begun: Instant,
     progress: Arc<Progress>,
+    paths: Arc<Paths>,
     counts: Counts,
 }
 
@@ -69,13 +70,13 @@ impl Counts {
 }
 
 impl Watch {
-    pub(crate) fn new(style: Style, verbose: bool, dry_run: bool, progress: Arc<Progress>) -> Self {
+    pub(crate) fn new(style: Style, verbose: bool, dry_run: bool, progress: Arc<Progress>, paths: Arc<Paths>) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         if style == Style::Bar && !dry_run {
             bar.set_draw_target(ProgressDrawTarget::stderr());
             bar.set_style(plain_style());
         }
-        Self { style, verbose, dry_run, bar, begun: Instant::now(), progress, counts: Counts::default() }
+        Self { style, verbose, dry_run, bar, begun: Instant::now(), progress, paths, counts: Counts::default() }
     }
 
     /// Shows what happens until it is dropped; counts what `jobs` will carry meanwhile, where that costs no network.
@@ -145,10 +146,10 @@ impl Watch {
             Some((files, _)) => format!("  {done} of {files} files"),
             None => format!("  {done} files"),
         };
-        match Self::load(&self.counts.failed) {
-            0 => line,
-            failed => format!("{line}, {failed} failed"),
+        if let failed @ 1.. = Self::load(&self.counts.failed) {
+            line += &format!(", {failed} failed");
         }
+        if self.paths.is_empty() { line } else { format!("{line}  {}", self.paths) }
     }
 
     async fn tell(&self) {
@@ -169,6 +170,7 @@ impl Watch {
                 "files_done": Self::load(&self.counts.done),
                 "files_failed": Self::load(&self.counts.failed),
                 "files_total": total.map(|(files, _)| files),
+                "path": if self.paths.is_empty() { Value::Null } else { self.paths.to_string().into() },
                 "bytes_per_s": rate.now(),
                 "bytes_per_s_average": moved as f64 / elapsed.as_secs_f64(),
                 "seconds_left": total.and_then(|(_, bytes)| rate.left(bytes.saturating_sub(there))).map(|s| s.as_secs_f64()),

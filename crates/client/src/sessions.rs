@@ -1,0 +1,69 @@
+//! Sessions as a transport (S19, U9): for those who make connections by whatever transport they are given, such as the data
+//! connections of GridFTP (U7, U12).
+
+use crate::connect::connect;
+use crate::options::Options;
+use crate::report::Report;
+use phoebus_net::transport::{Boxed, Listener, Target, Transport};
+use phoebus_net::{Error, Profile, Stream};
+use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::session::Code;
+use phoebus_proto::units::Span;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io};
+use tokio::time::timeout;
+
+/// Sessions, all made alike. The profile of a connection is not used: the first hop has the one of [`Options`], and the others have
+/// those of their gateways.
+#[derive(Clone)]
+pub struct Sessions {
+    options: Options,
+    told: Arc<dyn Fn(&Report) + Send + Sync>,
+}
+
+impl Sessions {
+    /// Sessions made as `options` say; of each that is open, `told` hears.
+    pub fn new(options: Options, told: impl Fn(&Report) + Send + Sync + 'static) -> Self {
+        Self { options, told: Arc::new(told) }
+    }
+
+    /// Opens one to `destination` within `limit`. A name is resolved by the last gateway.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`], which names the hop, and [`Error::Timeout`].
+    pub async fn open(&self, destination: &Endpoint, limit: Duration) -> Result<(Stream, Report), Error> {
+        let opened = timeout(limit, connect(&self.options, destination)).await;
+        let late = || {
+            let gateway = self.options.path.first().map_or_else(|| "the network".to_owned(), Endpoint::to_string);
+            let reason = format!("gateway {gateway} opened no session to {destination} within {}", Span(limit));
+            Error::Carrier { code: Code::TimedOut, reason }
+        };
+        let opened = opened.map_err(|_| late())?;
+        let session = opened.map_err(|error| Error::Carrier { code: error.code(), reason: error.to_string() })?;
+        (self.told)(session.report());
+        Ok(session.into_stream())
+    }
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions").field("path", &self.options.path).finish_non_exhaustive()
+    }
+}
+
+impl Transport for Sessions {
+    fn name(&self) -> &'static str {
+        "phoebus"
+    }
+
+    fn connect<'a>(&'a self, to: &'a Target, _: &'a Profile, limit: Duration) -> Boxed<'a, Result<Stream, Error>> {
+        Box::pin(async move { Ok(self.open(&to.addr.into(), limit).await?.0) })
+    }
+
+    fn listen(&self, addr: SocketAddr, _: &Profile) -> Result<Box<dyn Listener>, Error> {
+        let source = io::Error::new(io::ErrorKind::Unsupported, "sessions through gateways lead away from here only");
+        Err(Error::Listen { addr, source })
+    }
+}

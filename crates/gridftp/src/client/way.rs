@@ -1,0 +1,36 @@
+//! The way to a server, where it is another than the network's own: sessions through gateways (P29, S1).
+//!
+//! Servers of FTP take data connections only from the address that the control connection comes from (RFC 2577), so that both go
+//! the same way, and come out of the last gateway. The one exception is GridFTP whose data connections prove who they are
+//! (DCAU A): then only data goes through gateways, and commands go directly.
+
+use phoebus_net::transport::{Boxed, Transport};
+use phoebus_net::{Error, Stream};
+use phoebus_proto::endpoint::Endpoint;
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How connections to servers come about.
+pub trait Way: Debug + Send + Sync {
+    /// Makes a control connection to `server` within `limit`.
+    ///
+    /// # Errors
+    /// Of the network, or of whoever is on the way.
+    fn reach<'a>(&'a self, server: &'a Endpoint, limit: Duration) -> Boxed<'a, Result<Reached, Error>>;
+
+    /// What carries data connections to `server` beside a control connection that was made without this way.
+    fn data(&self) -> Arc<dyn Transport>;
+}
+
+/// A control connection that was made.
+#[derive(Debug)]
+pub struct Reached {
+    /// The connection.
+    pub stream: Stream,
+    /// The server, as it is called where the way ends.
+    pub server: SocketAddr,
+    /// What carries the data connections that go with it; none if they are the network's own.
+    pub data: Option<Arc<dyn Transport>>,
+}
