@@ -8,6 +8,7 @@ use phoebus_proto::units::{ByteSize, Span};
 use std::fs;
 use std::process::{Command, Output};
 use std::time::Duration;
+use support::works::works;
 use support::{Serve, bytes, ok, python, run};
 
 fn curl(arguments: &[&str]) -> Output {
@@ -47,6 +48,7 @@ fn curl_gets_and_puts_files() {
     let head = ok(&curl(&["-I", &url]));
     assert!(head.contains(&format!("Content-Length: {}", content.len())), "{head}");
     assert_eq!(serve.hidden(), Vec::<String>::new());
+    works("curl", "phoebus serve", "anonymous", "get put part resume");
 }
 
 #[test]
@@ -70,6 +72,7 @@ fn curl_lists_directories() {
     let mut names: Vec<&str> = deep.lines().filter_map(|line| line.split_once(' ')).map(|(_, name)| name).collect();
     names.sort_unstable();
     assert_eq!(names, [".", "er", "er/est", "er/est/file", "up"]);
+    works("curl", "phoebus serve", "anonymous", "list");
 }
 
 #[test]
@@ -96,6 +99,7 @@ fn lftp_mirrors_both_ways() {
     fs::remove_file(serve.local().join("down/a")).unwrap();
     same(&tree, &serve.local().join("down"));
     assert_eq!(serve.hidden(), Vec::<String>::new());
+    works("lftp", "phoebus serve", "anonymous", "get put list manage tree part");
 }
 
 fn same(a: &std::path::Path, b: &std::path::Path) {
@@ -146,6 +150,7 @@ assert f.quit().startswith('221')
 "#;
     ok(&python(&serve, script));
     assert_eq!(serve.hidden(), Vec::<String>::new());
+    works("ftplib", "phoebus serve", "anonymous", "get put list manage part resume sum");
 }
 
 #[test]

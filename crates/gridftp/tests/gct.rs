@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 use support::gct::Gct;
+use support::works::works;
 use support::{Serve, bytes, ok, run};
 
 fn copy(arguments: &[&str]) -> Output {
@@ -51,6 +52,7 @@ fn its_client_gets_and_puts_in_every_mode() {
     ok(&copy(&[&sums[..], &[&local(&source), &serve.url("verified")]].concat()));
     assert!(fs::read(serve.path("verified")).unwrap() == content);
     assert_eq!(serve.hidden(), Vec::<String>::new());
+    works("globus-url-copy", "phoebus serve", "anonymous", "get put parallel part sum");
 }
 
 #[test]
@@ -72,6 +74,7 @@ fn its_client_moves_files_between_servers() {
         }
     }
     assert_eq!(there.hidden(), Vec::<String>::new());
+    works("globus-url-copy", "phoebus serve", "anonymous", "third:phoebus_serve third:globus-gridftp-server");
 }
 
 #[test]
@@ -91,6 +94,7 @@ fn its_client_moves_trees() {
     }
     let listed = ok(&copy(&["-list", &here.url("tree/")]));
     assert!(["a", "b b", "deep/"].iter().all(|name| listed.lines().any(|line| line.trim() == *name)), "{listed}");
+    works("globus-url-copy", "phoebus serve", "anonymous", "tree list manage");
 }
 
 #[test]
@@ -117,6 +121,7 @@ fn its_client_sees_what_has_changed() {
     assert_eq!(sync("2"), Vec::<String>::new());
     assert_eq!(sync("3"), ["b"]);
     assert_eq!(fs::read(there.path("tree/b")).unwrap(), b"TWO");
+    works("globus-url-copy", "phoebus serve", "anonymous", "sync");
 }
 
 #[test]

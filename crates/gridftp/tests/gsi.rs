@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use support::gct::Gct;
 use support::lab::Lab;
+use support::works::works;
 use support::{Serve, bytes, ok, run};
 
 fn copy(lab: &Lab, proxy: &str, arguments: &[&str]) -> Output {
@@ -50,6 +51,7 @@ fn data_is_protected_as_the_client_asks_for() {
         }
     }
     assert_eq!(serve.hidden(), Vec::<String>::new());
+    works("globus-url-copy", "phoebus serve", "certificate", "get put parallel safe private");
 }
 
 #[test]
@@ -72,6 +74,7 @@ fn servers_know_each_other_by_what_the_client_has_lent() {
             fs::remove_file(&target).unwrap();
         }
     }
+    works("globus-url-copy", "phoebus serve", "certificate", "third:phoebus_serve third:globus-gridftp-server");
 }
 
 #[test]

@@ -7,10 +7,11 @@ mod support;
 use std::fs;
 use std::process::{Command, Output};
 use support::lab::Lab;
+use support::works::works;
 use support::{Serve, bytes, ok, run};
 
 /// All that gfal2 does with a server, by one of its addresses. What runs a tool of its is made by `gfal`.
-fn gfal2(serve: &Serve, base: &str, gfal: impl Fn(&str) -> Command) {
+fn gfal2(serve: &Serve, base: &str, login: &str, gfal: impl Fn(&str) -> Command) {
     let content = bytes(3_000_001);
     let (there, here) = (|path: &str| format!("{base}/{path}"), |path: &str| serve.local().join(path));
     let local = |path: &str| format!("file://{}", here(path).display());
@@ -49,6 +50,7 @@ fn gfal2(serve: &Serve, base: &str, gfal: impl Fn(&str) -> Command) {
     let refused = tool("gfal-copy", &[&there("nothing"), &local("nothing")]);
     assert!(!refused.status.success() && !here("nothing").exists(), "{refused:?}");
     assert_eq!(serve.hidden(), Vec::<String>::new());
+    works("gfal2", "phoebus serve", login, "get put list manage sum parallel third:phoebus_serve");
 }
 
 /// Debian's modules are those of Debian's Python.
@@ -60,14 +62,14 @@ fn python(mut command: Command) -> Command {
 #[test]
 fn gfal2_by_ftp() {
     let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().third_party = true);
-    gfal2(&serve, serve.url("").trim_end_matches('/'), |tool| python(Command::new(tool)));
+    gfal2(&serve, serve.url("").trim_end_matches('/'), "anonymous", |tool| python(Command::new(tool)));
 }
 
 #[test]
 fn gfal2_with_certificates() {
     let lab = Lab::new();
     let serve = Serve::to_grid(&lab);
-    gfal2(&serve, &format!("gsiftp://localhost:{}", serve.port()), |tool| {
+    gfal2(&serve, &format!("gsiftp://localhost:{}", serve.port()), "certificate", |tool| {
         let mut command = python(Command::new(tool));
         lab.with_proxy(&mut command, "proxy");
         command
@@ -108,4 +110,5 @@ fn rclone() {
     rclone(&["purge", &format!("{remote}/new")]);
     assert!(!serve.path("new").exists());
     assert_eq!(serve.hidden(), Vec::<String>::new());
+    works("rclone", "phoebus serve", "anonymous", "get put list manage tree part sync");
 }

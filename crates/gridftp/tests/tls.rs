@@ -9,6 +9,7 @@ use phoebus_gridftp::server::hash_password;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use support::works::works;
 use support::{Serve, bytes, ok, python, run};
 
 /// A server with a certificate for `localhost`, that certificate, and a user.
@@ -66,6 +67,8 @@ fn curl_and_lftp_encrypt_commands_and_data() {
         fs::remove_file(&down).unwrap();
     }
     assert_eq!(serve.hidden(), Vec::<String>::new());
+    works("curl", "phoebus serve", "password, TLS", "get put list private");
+    works("lftp", "phoebus serve", "password, TLS", "get put manage private");
 }
 
 /// `tls()` is a connection under TLS, logged in.

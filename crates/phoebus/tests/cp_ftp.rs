@@ -11,6 +11,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use support::ftp::{Copy, Ftp, Tls, hidden};
 use support::serve::{Serve, bytes, run};
+use support::works::works;
 use tempfile::{TempDir, tempdir};
 
 /// What the client has, away from whatever the user of this machine has.
@@ -68,6 +69,9 @@ fn same(one: &Path, other: &Path) {
     let diff = run(Command::new("diff").arg("-r").args([one, other]));
     assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
 }
+
+/// What [`everything`] does.
+const EVERYTHING: &str = "get put list manage tree part sync";
 
 /// Everything that there is to do, with a server whose files at `url` are in `root`.
 fn everything(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&str], keeps_times: bool) {
@@ -151,6 +155,7 @@ fn vsftpd() {
     let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
     everything(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], false);
     goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
+    works("phoebus cp", "vsftpd", "password", &format!("{EVERYTHING} resume"));
 }
 
 #[test]
@@ -162,6 +167,7 @@ fn proftpd() {
     drop(ftp);
     let ftp = Ftp::proftpd(Tls::None, "AllowStoreRestart on");
     goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
+    works("phoebus cp", "ProFTPD", "password", &format!("{EVERYTHING} resume"));
 }
 
 #[test]
@@ -178,6 +184,7 @@ fn our_own() {
         here.does(&["cp", "--existing", "replace", "--verify", sum, "src/deep/e", &serve.url("e")]);
         here.does(&["cp", "--existing", "replace", "--verify", sum, &serve.url("e"), "e"]);
     }
+    works("phoebus cp", "phoebus serve", "anonymous", &format!("{EVERYTHING} resume sum"));
 }
 
 #[test]
@@ -258,6 +265,7 @@ fn protected(here: &Here, ftp: &Ftp, keeps_times: bool) {
 fn vsftpd_under_tls() {
     let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::Any));
     protected(&here, &ftp, false);
+    works("phoebus cp", "vsftpd", "password, TLS", &format!("{EVERYTHING} private"));
 }
 
 #[test]
@@ -270,6 +278,7 @@ fn proftpd_under_tls() {
     }
     let (here, plain) = (Here::new(), Ftp::proftpd(Tls::None, ""));
     here.fails(6, "TLS was asked for", &["ls", &plain.url("ftps", "")]);
+    works("phoebus cp", "ProFTPD", "password, TLS", &format!("{EVERYTHING} private"));
 }
 
 #[test]
@@ -285,6 +294,7 @@ fn our_own_under_tls() {
     let authority = certificate.0.display().to_string();
     everything(&here, url, &serve.path(""), &["--ca", &authority], true);
     everything_in_parallel(&here, &url, &["--ca", &authority]);
+    works("phoebus cp", "phoebus serve", "anonymous, TLS", &format!("{EVERYTHING} parallel private"));
 }
 
 /// Streams in parallel under TLS, which only our own server has.
@@ -316,4 +326,6 @@ fn files_go_between_servers_one_way_or_the_other() {
         fs::remove_file(to.path("target")).unwrap();
         assert_eq!(hidden(&to.path("")), Vec::<String>::new());
     }
+    works("phoebus cp", "vsftpd", "password", "third:ProFTPD");
+    works("phoebus cp", "ProFTPD", "password", "third:vsftpd");
 }

@@ -12,6 +12,7 @@ use support::grid;
 use support::grid::gct::Gct;
 use support::grid::lab::Lab;
 use support::serve::{Serve, bytes, run};
+use support::works::works;
 use tempfile::{TempDir, tempdir};
 
 /// A client's directory and credentials.
@@ -74,6 +75,11 @@ fn secure_gct(lab: &Lab) -> Gct {
     Gct::secure(&lab.path("certs"), &lab.path("host.pem"), &lab.path("host.key"), &lab.path("grid-mapfile.unix"))
 }
 
+/// The toolkit's server.
+const GCT: &str = "globus-gridftp-server";
+/// What [`everything`] does.
+const EVERYTHING: &str = "get put list manage tree sync sum parallel";
+
 /// Files and trees in both directions, verified, in every mode, and what there is about them.
 fn everything(here: &Here<'_>, url: &dyn Fn(&str) -> String, root: &Path, modes: &[&[&str]]) {
     let content = bytes(20_000_001);
@@ -119,12 +125,14 @@ fn the_toolkits_server_without_names() {
     let (here, gct, root) = (Here::new(None), Gct::anonymous(), tempdir().unwrap());
     let url = |path: &str| gct.url(&root.path().join(path));
     everything(&here, &url, root.path(), MODES);
+    works("phoebus cp", GCT, "anonymous", EVERYTHING);
 }
 
 #[test]
 fn our_own_server_without_names() {
     let (here, serve) = (Here::new(None), Serve::writable());
     everything(&here, &|path| serve.url(path), &serve.path(""), MODES);
+    works("phoebus cp", "phoebus serve", "anonymous", EVERYTHING);
 }
 
 /// What protects data, in which modes.
@@ -144,6 +152,7 @@ fn the_toolkits_server_by_certificates() {
     let (here, gct) = (Here::new(Some((&lab, "proxy"))), secure_gct(&lab));
     let url = |path: &str| format!("gsiftp://localhost:{}{}", gct.port, root.path().join(path).display());
     everything(&here, &url, root.path(), PROTECTED);
+    works("phoebus cp", GCT, "certificate", &format!("{EVERYTHING} safe private"));
 }
 
 #[test]
@@ -152,6 +161,7 @@ fn our_own_server_by_certificates() {
     let (here, serve) = (Here::new(Some((&lab, "proxy"))), serve(&lab));
     let url = |path: &str| format!("gsiftp://localhost:{}/{path}", serve.port());
     everything(&here, &url, &serve.path(""), PROTECTED);
+    works("phoebus cp", "phoebus serve", "certificate", &format!("{EVERYTHING} safe private"));
 }
 
 #[test]
@@ -221,6 +231,7 @@ fn puts_go_on_after_the_client_was_killed() {
     Copy::start(here.command(&["cp", "-q", "--limit-rate", "30mbit", "long", &url])).cut_amid(&serve.path(""), 8 << 20);
     assert!(here.does(&["cp", "long", &url]).contains("by an earlier run"));
     assert!(fs::read(serve.path("long")).unwrap() == content);
+    works("phoebus cp", GCT, "anonymous", "resume");
 }
 
 #[test]
@@ -284,6 +295,10 @@ fn files_go_from_server_to_server() {
     fs::write(serve.path("source"), bytes(3_000_000)).unwrap();
     assert!(!went_directly(&here, &["--limit-rate", "1gbit"], &at_ours("source"), &at_gct("target")));
     assert!(fs::read(one.path().join("target")).unwrap() == bytes(3_000_000));
+    for (server, other) in [(GCT, "phoebus serve"), ("phoebus serve", GCT)] {
+        let third = format!("third:{} third:{}", server.replace(' ', "_"), other.replace(' ', "_"));
+        works("phoebus cp", server, "anonymous", &third);
+    }
 }
 
 #[test]
@@ -300,4 +315,8 @@ fn files_go_from_server_to_server_by_certificates() {
     fs::write(plain.path("source"), bytes(3_000_000)).unwrap();
     assert!(!went_directly(&here, &[], &plain.url("source"), &at_ours("target")));
     assert!(fs::read(ours.path("target")).unwrap() == bytes(3_000_000));
+    for (server, other) in [(GCT, "phoebus serve"), ("phoebus serve", GCT)] {
+        let third = format!("third:{} third:{}", server.replace(' ', "_"), other.replace(' ', "_"));
+        works("phoebus cp", server, "certificate", &third);
+    }
 }

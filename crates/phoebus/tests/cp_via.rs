@@ -14,6 +14,7 @@ use support::ftp::{Ftp, Tls, hidden};
 use support::grid::gct::Gct;
 use support::grid::lab::Lab;
 use support::serve::{Serve, bytes, run};
+use support::works::works;
 use support::{Certificates, Gateway, address, pair, phoebus};
 use tempfile::{TempDir, tempdir};
 
@@ -146,6 +147,8 @@ fn servers_of_ftp() {
     let said = report(&here.does(&["cp", "--json", &vsftpd.url("ftp", "source"), &proftpd.url("ftp", "target")]));
     assert_eq!((&said["bytes_between_servers"], said["by_way_of_this_end"].is_string()), (&0.into(), true), "{said:#}");
     assert!(fs::read(proftpd.path("target")).unwrap() == bytes(3_000_000));
+    works("phoebus cp", "vsftpd", "password", "gateways");
+    works("phoebus cp", "ProFTPD", "password", "gateways");
 }
 
 #[test]
@@ -155,6 +158,8 @@ fn servers_of_ftp_under_tls() {
         let authority = ftp.authority().display().to_string();
         everything(&here, &|path| ftp.url("ftps", path), &ftp.path(""), &["--ca", &authority], BOTH, 20);
     }
+    works("phoebus cp", "vsftpd", "password, TLS", "gateways");
+    works("phoebus cp", "ProFTPD", "password, TLS", "gateways");
 }
 
 #[test]
@@ -174,6 +179,8 @@ fn servers_of_gridftp() {
         same(&here.path("tree/deep/c"), &here.path("back"));
         fs::remove_file(here.path("back")).unwrap();
     }
+    works("phoebus cp", "globus-gridftp-server", "anonymous", "gateways");
+    works("phoebus cp", "phoebus serve", "anonymous", "gateways");
 }
 
 #[test]
@@ -202,6 +209,7 @@ fn commands_go_directly_where_data_proves_who_it_is() {
         assert_eq!(said["path"], "by pg1, pg2");
     });
     assert!(sessions >= 2, "{sessions}");
+    works("phoebus cp", "globus-gridftp-server", "certificate", "gateways");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod support;
 
 use support::gridftp::{Grid, Server, local};
 use support::path::Joined;
+use support::works::works;
 
 /// Blocks of a file: 2 MiB.
 const BLOCKS: usize = 32;
@@ -80,6 +81,8 @@ fn data_are_protected_from_end_to_end() {
     let grid = Grid::up(&Joined { security: "none", ..Joined::default() });
     let [here, there] = both(&grid, WHITELIST);
     every_way(&grid, [&here, &there], &["-dcpriv"]);
+    let features = "get put parallel private gateways third:globus-gridftp-server";
+    works("globus-url-copy", "globus-gridftp-server", "certificate", features);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use support::gridftp::{Grid, Server, local, said};
 use support::path::{HOSTS, Joined};
 use support::wait_until;
+use support::works::works;
 
 const BLOCKS: usize = 32;
 const BYTES: u64 = 32 << 16;
@@ -44,6 +45,8 @@ fn directly() {
 #[test]
 fn over_tcp() {
     Course::up(&Joined { security: "none", ..Joined::default() }, true).run();
+    let features = "part resume tree sum stripes gateways";
+    works("globus-url-copy", "globus-gridftp-server", "certificate", features);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 pub mod gct;
 pub mod lab;
+pub mod works;
 
 use phoebus_gridftp::server::config::{Anonymous, Gsi, User};
 use phoebus_gridftp::server::{Config, Server};

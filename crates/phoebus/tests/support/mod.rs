@@ -9,6 +9,8 @@ pub mod gridftp;
 pub mod path;
 pub mod place;
 pub mod serve;
+#[path = "../../../gridftp/tests/support/works.rs"]
+pub mod works;
 
 use phoebus_net::credentials::Authority;
 use phoebus_proto::endpoint::{Endpoint, EndpointRef};
