@@ -51,6 +51,12 @@ impl Stream {
         self.0.has_true_ends()
     }
 
+    /// Whether a stream ends here at all. Where none does, as over bare UDT, whatever the other end does to end it fails the
+    /// connection with `ECONNRESET`, as its death does: only who knows how much was to come can tell the two apart.
+    pub fn has_ends(&self) -> bool {
+        self.0.has_ends()
+    }
+
     /// The other end.
     ///
     /// # Errors

@@ -198,6 +198,11 @@ pub trait Duplex: Debug + Send + Sync {
         false
     }
 
+    /// See [`Stream::has_ends`].
+    fn has_ends(&self) -> bool {
+        true
+    }
+
     /// The socket whose bytes are the stream's bytes as they are, to be spliced.
     fn socket(&self) -> Option<&TcpStream> {
         None

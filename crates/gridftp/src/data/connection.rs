@@ -17,6 +17,8 @@ pub(super) struct Connection {
     shield: Option<Shield>,
     /// Which of the addresses that were connected to is at its other end.
     pub(super) to: usize,
+    /// Whether it has ended in a way that does not tell whether the other end wanted it to.
+    doubtful: bool,
 }
 
 impl Connection {
@@ -32,11 +34,32 @@ impl Connection {
             Some(guard) => Some(Shield::up(guard, &stream, connected, patience).await?),
             None => None,
         };
-        Ok(Self { stream, shield, to })
+        Ok(Self { stream, shield, to, doubtful: false })
     }
 
-    /// Reads what is there, or waits for it; 0 at the end. Cancel safe.
+    /// Reads what is there, or waits for it; 0 at the end, which may be [doubtful](Self::is_doubtful). Cancel safe.
     pub(super) async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self.take(room).await {
+            // Where a transport has no end of its own, all that there is of one is that the connection is gone. TLS says by itself
+            // that it was the end.
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionReset
+                    && !self.stream.has_ends()
+                    && !matches!(self.shield, Some(Shield::Tls(_))) =>
+            {
+                self.doubtful = true;
+                Ok(0)
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the end that was read may be that of the connection alone, and not of what was sent: bare UDT has no other.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.doubtful
+    }
+
+    async fn take(&mut self, room: &mut [u8]) -> io::Result<usize> {
         match self.shield.as_mut() {
             Some(Shield::Gsi(gsi)) => return gsi.read(&self.stream, room).await,
             Some(Shield::Tls(tls)) => return tls.read(&self.stream, room).await,
@@ -117,6 +140,12 @@ impl Connection {
     pub(super) async fn finish(mut self, stall: Duration) -> io::Result<()> {
         if let Some(Shield::Tls(tls)) = self.shield.as_mut() {
             tls.close(&self.stream, stall).await?;
+        }
+        if !self.stream.has_ends() {
+            // Its end follows nothing, not even what is lost: what was written has to be there first.
+            self.stream.delivered(stall).await?;
+            self.stream.close();
+            return Ok(());
         }
         self.stream.shutdown_write()?;
         if let Some(Shield::Tls(tls)) = self.shield.as_mut() {

@@ -50,6 +50,11 @@ pub enum Error {
     /// The stream went on when all was there.
     #[error("the data connection brought more than the {0} bytes that were announced")]
     Long(u64),
+    /// The connection is gone, and nothing tells whether all was there.
+    #[error(
+        "the data connection ended in a way that does not tell whether all of the file has come; its size has to be announced (ALLO)"
+    )]
+    Doubtful,
     /// Bytes came beyond what 64 bits can count.
     #[error("a stream beyond 64 bits")]
     Endless,

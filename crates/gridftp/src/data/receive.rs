@@ -111,6 +111,7 @@ async fn stream(inner: &Inner, intake: Intake, blocks: &Sender) -> Result<(), Er
         }
     }
     match intake.expected {
+        None if connection.is_doubtful() => Err(Error::Doubtful),
         Some(expected) if came < expected => Err(Error::Short { came, expected }),
         _ => {
             // Some wait for this end to say goodbye, too, under TLS; others have gone.

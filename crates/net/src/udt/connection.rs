@@ -113,6 +113,10 @@ impl Duplex for Connection {
         Err(state.failure().unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
     }
 
+    fn has_ends(&self) -> bool {
+        false
+    }
+
     fn unacknowledged(&self) -> io::Result<usize> {
         let state = self.link.state();
         let stats = state.connection.stats();

@@ -298,6 +298,10 @@ impl Duplex for Wrapped {
         self.setup.note.as_deref()
     }
 
+    fn has_ends(&self) -> bool {
+        self.setup.abilities.true_ends
+    }
+
     fn has_true_ends(&self) -> bool {
         self.setup.abilities.true_ends && self.setup.abilities.half_close
     }
