@@ -297,3 +297,38 @@ assert s.recv(1000) == b''
 "#;
     ok(&python(&serve, script));
 }
+
+#[test]
+fn times_are_set_by_whichever_command_a_client_knows() {
+    let serve = Serve::writable();
+    let file = serve.local().join("old");
+    fs::write(&file, "x").unwrap();
+    ok(&run(Command::new("touch").args(["-d", "2020-01-02 03:04:05 UTC"]).arg(&file)));
+    let modified = |name: &str| {
+        let time = fs::metadata(serve.path(name)).unwrap().modified().unwrap();
+        time.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+    };
+    // By MFMT, and by SITE UTIME in both of its forms.
+    for (i, how) in [
+        "",
+        "set ftp:use-feat no; set ftp:use-site-utime2 yes; set ftp:use-site-utime no;",
+        "set ftp:use-feat no; set ftp:use-site-utime2 no; set ftp:use-site-utime yes;",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let script = format!(
+            "set net:timeout 30; set net:max-retries 1; set cmd:fail-exit yes; {how} open {}; \
+             put {} -o \"to {i}\"; quit",
+            serve.url(""),
+            file.display()
+        );
+        ok(&run(Command::new("lftp").args(["--norc", "-c", &script])));
+        assert_eq!(modified(&format!("to {i}")), 1_577_934_245, "{how}");
+    }
+    let quote = format!("SITE UTIME 20010203040506 to {}", 0);
+    ok(&curl(&["--list-only", "-Q", &quote, &serve.url("")]));
+    assert_eq!(modified("to 0"), 981_173_106);
+    let refused = curl(&["--list-only", "-Q", "SITE UTIME yesterday x", &serve.url("")]);
+    assert!(!refused.status.success(), "{refused:?}");
+}

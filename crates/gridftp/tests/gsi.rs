@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 use support::gct::Gct;
-use support::lab::Lab;
+use support::lab::{Lab, USER};
 use support::works::works;
 use support::{Serve, bytes, ok, run};
 
@@ -92,4 +92,67 @@ fn nobody_else_is_let_in() {
     refused(&copy(&lab, "proxy", &[&serve.url("source"), &target]), "530");
     // The client makes the file before it asks.
     assert_eq!(fs::read(serve.local().join("target")).unwrap_or_default(), b"");
+}
+
+#[test]
+fn data_connections_are_with_whom_the_client_names() {
+    let (lab, content) = (Lab::new(), bytes(900_001));
+    let (here, there) = (Serve::to_grid(&lab), Serve::to_grid(&lab));
+    let client = here.local().join("dcau");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/dcau.c");
+    let libraries = "$(pkg-config --cflags --libs globus-ftp-client globus-common)";
+    let compile = format!("cc -o {} {source} {libraries}", client.display());
+    ok(&run(Command::new("sh").args(["-c", &compile])));
+    let with = |subject: &str, arguments: [&str; 3]| {
+        run(lab.with_proxy(&mut Command::new(&client), "proxy").arg(subject).args(arguments))
+    };
+    let (file, back) = (here.local().join("file"), here.local().join("back"));
+    let (file, back) = (file.to_str().unwrap(), back.to_str().unwrap());
+    fs::write(file, &content).unwrap();
+    ok(&with(USER, ["put", file, &url(&here, "x")]));
+    assert!(fs::read(here.path("x")).unwrap() == content);
+    ok(&with(USER, ["get", &url(&here, "x"), back]));
+    assert!(fs::read(back).unwrap() == content);
+    ok(&with(USER, ["third", &url(&here, "x"), &url(&there, "y")]));
+    assert!(fs::read(there.path("y")).unwrap() == content);
+    // Whoever is at the other end is not he whom the client names.
+    let other = "/O=Grid/OU=Lab/CN=Other";
+    for arguments in [
+        ["put", file, &url(&here, "z")],
+        ["get", &url(&here, "x"), back],
+        ["third", &url(&here, "x"), &url(&there, "z")],
+    ] {
+        assert!(!with(other, arguments).status.success(), "{arguments:?}");
+    }
+    assert!(!here.path("z").exists() && !there.path("z").exists());
+    assert_eq!((here.hidden(), there.hidden()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn its_client_chooses_what_carries_data() {
+    let (lab, content) = (Lab::new(), bytes(5_000_001));
+    let drivers = |config: &mut phoebus_gridftp::server::Config| {
+        config.data.drivers = ["tcp", "udt"].map(str::to_owned).into();
+    };
+    let (here, there) = (Serve::to_grid_with(&lab, drivers), Serve::to_grid_with(&lab, drivers));
+    let (source, target) = (here.local().join("source"), here.local().join("target"));
+    fs::write(&source, &content).unwrap();
+    for how in
+        [&["-udt"][..], &["-dcstack", "udt"], &["-dcstack", "udt,gsi"], &["-dcstack", "tcp"], &["-udt", "-dcpriv"]]
+    {
+        ok(&copy(&lab, "proxy", &[how, &[&local(&source), &url(&here, "x")]].concat()));
+        assert!(fs::read(here.path("x")).unwrap() == content, "put {how:?}");
+        ok(&copy(&lab, "proxy", &[how, &[&url(&here, "x"), &local(&target)]].concat()));
+        assert!(fs::read(&target).unwrap() == content, "get {how:?}");
+        ok(&copy(&lab, "proxy", &[how, &[&url(&here, "x"), &url(&there, "y")]].concat()));
+        assert!(fs::read(there.path("y")).unwrap() == content, "between servers {how:?}");
+        for made in [&target, &here.path("x"), &there.path("y")] {
+            fs::remove_file(made).unwrap();
+        }
+    }
+    let only_tcp = Serve::to_grid(&lab);
+    let output = copy(&lab, "proxy", &["-udt", &local(&source), &url(&only_tcp, "x")]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("udt driver not whitelisted"), "{text}");
+    works("globus-url-copy", "phoebus serve", "certificate", "udt stack");
 }

@@ -58,6 +58,11 @@ impl Serve {
 
     /// One that believes the lab's authority, and whose user is jane.
     pub fn to_grid(lab: &lab::Lab) -> Self {
+        Self::to_grid_with(lab, |_| {})
+    }
+
+    /// The same with more in its configuration.
+    pub fn to_grid_with(lab: &lab::Lab, change: impl FnOnce(&mut Config)) -> Self {
         Self::with(|config| {
             let root = config.anonymous.take().unwrap().root;
             config.users =
@@ -68,6 +73,7 @@ impl Serve {
                 authorities: lab.path("certs"),
                 gridmap: lab.path("grid-mapfile"),
             });
+            change(config);
         })
     }
 

@@ -81,8 +81,9 @@ impl Site {
             }
             "UTIME" => {
                 let (time, name) = two(rest);
-                let time = text(time).and_then(|time| Stamp::parse(&time));
-                Self::Utime(time.ok_or_else(|| syntax("a time and a path"))?, path("SITE", name)?)
+                let time = text(time).and_then(|time| Stamp::parse(&time)).map(|time| (time, name));
+                let (time, name) = time.or_else(|| utime_of_five(rest)).ok_or_else(|| syntax("a time and a path"))?;
+                Self::Utime(time, path("SITE", name)?)
             }
             "SYMLINKFROM" => Self::SymlinkFrom(path("SITE", rest)?),
             "SYMLINKTO" => Self::SymlinkTo(path("SITE", rest)?),
@@ -130,6 +131,33 @@ impl Site {
             Self::Version => b"VERSION".to_vec(),
             Self::Other(verb, rest) if rest.is_empty() => verb.as_bytes().to_vec(),
             Self::Other(verb, rest) => with(verb, rest),
+        }
+    }
+}
+
+/// The other form of UTIME, which ProFTPD and Pure-FTPd take and lftp sends: a path, when it was accessed, modified and
+/// changed, and `UTC`. When it was accessed and changed is not set by those either.
+fn utime_of_five(rest: &[u8]) -> Option<(Stamp, &[u8])> {
+    let mut words = rest.rsplitn(5, |&b| b == b' ');
+    let [zone, changed, modified, accessed, name] = std::array::from_fn(|_| words.next().unwrap_or_default());
+    let time = |word: &[u8]| str::from_utf8(word).ok().and_then(Stamp::parse);
+    let (time, ..) = (time(modified)?, time(accessed)?, time(changed)?);
+    (zone.eq_ignore_ascii_case(b"UTC") && !name.is_empty()).then_some((time, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_set_in_either_form() {
+        let time = Stamp::parse("20200102030405").unwrap();
+        let parse = |text: &str| Site::parse(text.as_bytes());
+        assert_eq!(parse("UTIME 20200102030405 a b"), Ok(Site::Utime(time, b"a b".to_vec())));
+        let five = "UTIME a b 20260101000000 20200102030405 20260101000000";
+        assert_eq!(parse(&format!("{five} UTC")), Ok(Site::Utime(time, b"a b".to_vec())));
+        for wrong in [five, "UTIME a", "UTIME 20200102030405", "UTIME 1 2 3 4 UTC", &format!("{five} CET")] {
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -14,12 +14,14 @@ use std::net::SocketAddr;
 const FIRST_PORT: u16 = 1024;
 
 impl Session {
-    pub(super) fn port(&mut self, to: Vec<SocketAddr>) -> Step {
+    pub(super) fn port(&mut self, mut to: Vec<SocketAddr>) -> Step {
         if self.epsv_only {
             return Step::say(503, "after EPSV ALL only EPSV is possible");
         }
         let third_party = self.third_party();
         let peer = self.peer;
+        // lftp does not know where it is reached by IPv6, and says `::`. Taken as it is, that would be this host.
+        to.iter_mut().filter(|addr| addr.ip().is_unspecified()).for_each(|addr| addr.set_ip(peer));
         if to.iter().any(|addr| addr.port() < FIRST_PORT) {
             return Step::say(504, "data connections to ports below 1024 are not made");
         }
@@ -29,8 +31,7 @@ impl Session {
                 format!("data connections go to {peer} only, where the control connection comes from"),
             );
         }
-        // Those that lead nowhere would reach this host.
-        if to.iter().any(|addr| addr.ip().is_unspecified() || addr.ip().is_multicast()) {
+        if to.iter().any(|addr| addr.ip().is_multicast()) {
             return Step::say(501, "an address of a host was expected");
         }
         self.generation += 1;

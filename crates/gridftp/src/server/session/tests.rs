@@ -101,7 +101,7 @@ fn data_goes_to_the_peer_only_unless_the_account_says_so() {
     }
     assert_eq!(code(session.line(b"PORT 192,0,2,2,4,1", 0)), 200);
     assert_eq!(code(session.line(b"PORT 192,0,2,2,0,25", 0)), 504);
-    assert_eq!(code(session.line(b"PORT 0,0,0,0,4,1", 0)), 501);
+    assert_eq!(code(session.line(b"PORT 224,0,0,1,4,1", 0)), 501);
 }
 
 #[test]
