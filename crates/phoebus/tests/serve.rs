@@ -4,9 +4,11 @@
 
 mod support;
 
-use std::fs;
-use std::process::{Command, Output};
-use support::serve::{Serve, run, with_input};
+use std::fs::{self, File};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use support::PATIENCE;
+use support::serve::{Serve, bytes, run, with_input};
 
 /// Runs a script with a server's address as `HOST` and `PORT`, and a directory of its own as `DIR`.
 fn python(serve: &Serve, script: &str) -> Output {
@@ -94,5 +96,47 @@ fn the_example_can_be_used_and_what_cannot_is_named() {
         let output = serve(arguments);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(2) && text.contains(says), "{arguments:?}: {text}");
+    }
+}
+
+/// Between servers only: its client does not restart what it puts or gets itself, with the toolkit's own server neither.
+#[test]
+fn the_toolkits_client_goes_on_after_a_server_was_killed() {
+    let config = "[anonymous]\nroot = \"ROOT\"\nread_only = false\n[data]\nmarkers = \"20ms\"\n";
+    let (mut source, mut target) = (Serve::configured(config), Serve::configured(config));
+    let content = bytes(300_000_001);
+    fs::write(source.path("long"), &content).unwrap();
+    for killed in ["target", "source"] {
+        let said = source.local().join("said");
+        let mut command = Command::new("globus-url-copy");
+        command.env("HOME", "/nonexistent").args(["-dbg", "-rst", "-rst-interval", "1", "-p", "2", "-tcp-bs", "16384"]);
+        command.args([&source.url("long"), &target.url("x")]).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut copy = command.stderr(File::create(&said).unwrap()).spawn().unwrap();
+        let begin = Instant::now();
+        while !String::from_utf8_lossy(&fs::read(&said).unwrap()).contains("111 Range Marker") {
+            assert!(copy.try_wait().unwrap().is_none() && begin.elapsed() < PATIENCE, "{killed}: no marker came");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(!target.path("x").exists(), "{killed}: it is there already");
+        match killed {
+            "target" => target.killed_and_started_again(),
+            _ => source.killed_and_started_again(),
+        }
+        while copy.try_wait().unwrap().is_none() {
+            if begin.elapsed() > 2 * PATIENCE {
+                let _ = copy.kill();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let told = || String::from_utf8_lossy(&fs::read(&said).unwrap()).into_owned();
+        assert!(copy.wait().unwrap().success(), "{killed}: {}\n{}", told(), target.log());
+        assert!(fs::read(target.path("x")).unwrap() == content, "{killed}");
+        // What was there was not sent again.
+        let log = target.log();
+        let line = log.lines().rfind(|line| line.contains(": transferred ")).unwrap();
+        let moved = line.split_once("bytes=").unwrap().1.split(' ').next().unwrap();
+        assert!(moved.parse::<usize>().unwrap() < content.len(), "{killed}: {line}");
+        fs::remove_file(target.path("x")).unwrap();
+        assert_eq!(target.hidden(), Vec::<String>::new());
     }
 }

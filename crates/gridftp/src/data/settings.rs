@@ -26,6 +26,8 @@ pub enum Peers {
     Anyone,
     /// Those from this address: the control connection's. Others are reset, and do not count.
     Only(IpAddr),
+    /// Those from any of these: the control connection's, and gateways that carry sessions of clients.
+    Among(Arc<[IpAddr]>),
 }
 
 impl Peers {
@@ -34,6 +36,7 @@ impl Peers {
         match self {
             Self::Anyone => true,
             Self::Only(only) => only.to_canonical() == address.to_canonical(),
+            Self::Among(those) => those.iter().any(|one| one.to_canonical() == address.to_canonical()),
         }
     }
 }
@@ -85,6 +88,9 @@ mod tests {
         let only = Peers::Only("127.0.0.1".parse().unwrap());
         assert!(only.allow("::ffff:127.0.0.1".parse().unwrap()));
         assert!(!only.allow("127.0.0.2".parse().unwrap()));
+        let among = Peers::Among(["192.0.2.1", "::1"].map(|text| text.parse().unwrap()).into());
+        assert!(among.allow("::ffff:192.0.2.1".parse().unwrap()) && among.allow("::1".parse().unwrap()));
+        assert!(!among.allow("192.0.2.2".parse().unwrap()));
         assert!(Peers::Anyone.allow("192.0.2.1".parse().unwrap()));
     }
 }

@@ -149,6 +149,8 @@ pub struct Data {
     pub ports: Option<(u16, u16)>,
     /// What clients are told to connect to, where address translation gives the server another address.
     pub public: Option<IpAddr>,
+    /// Gateways from which data connections are taken as from the control connection's peer: those whose sessions end here.
+    pub gateways: Vec<IpAddr>,
     /// What may carry data connections, the first of which does unless a client asks for another (`SITE SETNETSTACK`). `tcp` by
     /// default; `udt` is the other.
     pub drivers: Vec<String>,
@@ -187,6 +189,7 @@ impl Default for Data {
         Self {
             ports: None,
             public: None,
+            gateways: Vec::new(),
             drivers: vec!["tcp".to_owned()],
             streams: 64,
             block: ByteSize(1 << 20),
@@ -268,6 +271,9 @@ impl Config {
         if self.data.ports.is_some_and(|(first, last)| first == 0 || first > last) {
             return value("data.ports: [first, last] was expected, the first not 0 and not above the last");
         }
+        if self.data.gateways.iter().any(|gateway| gateway.is_unspecified() || gateway.is_multicast()) {
+            return value("data.gateways: addresses of hosts were expected");
+        }
         let known: Vec<_> = Registry::standard().names().collect();
         if self.data.drivers.is_empty() || self.data.drivers.iter().any(|driver| !known.contains(&driver.as_str())) {
             return Err(ConfigError::Value(format!("data.drivers: some of {} were expected", known.join(", "))));
@@ -330,6 +336,7 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\n[data]\nports = [9, 8]", "data.ports"),
             ("[anonymous]\nroot = \"/\"\n[data]\nstreams = 0", "data.streams"),
             ("[anonymous]\nroot = \"/\"\n[data]\ndrivers = [\"sctp\"]", "data.drivers: some of tcp, udt"),
+            ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),
             ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi]"),
             ("[gsi]\n[anonymous]\nroot = \"/\"", "[gsi]: at least one"),
             ("[[user]]\nname = \"FTP\"\npassword = \"x\"\nroot = \"/\"", "user \"FTP\""),

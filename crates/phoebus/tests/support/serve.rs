@@ -13,6 +13,8 @@ use tempfile::TempDir;
 pub struct Serve {
     child: Child,
     addr: SocketAddr,
+    /// What it was started with, but for where it listens.
+    arguments: Vec<String>,
     /// `root`, what it serves; `local`, what clients have; the log and the configuration.
     dir: TempDir,
 }
@@ -51,17 +53,16 @@ impl Serve {
         for name in ["root", "local"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
-        command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments(dir.path()));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(dir.path().join("log")).unwrap());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let addr = line.trim().strip_prefix("listening on ").map(|addr| addr.parse().unwrap());
-        fs::write(dir.path().join("local/pid"), child.id().to_string()).unwrap();
-        let log = || fs::read_to_string(dir.path().join("log")).unwrap();
-        let addr = addr.unwrap_or_else(|| panic!("the server says {line:?}:\n{}", log()));
-        Self { child, addr, dir }
+        let arguments = arguments(dir.path());
+        let (child, addr) = launch(dir.path(), "127.0.0.1:0", &arguments);
+        Self { child, addr, arguments, dir }
+    }
+
+    /// Kills it as a machine does that loses its power, and starts it again at the same address; the log begins again, too.
+    pub fn killed_and_started_again(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        (self.child, self.addr) = launch(self.dir.path(), &self.addr.to_string(), &self.arguments);
     }
 
     /// Its port on 127.0.0.1.
@@ -111,6 +112,20 @@ impl Serve {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+fn launch(dir: &Path, listen: &str, arguments: &[String]) -> (Child, SocketAddr) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+    command.args(["serve", "--listen", listen]).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(dir.join("log")).unwrap());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let addr = line.trim().strip_prefix("listening on ").map(|addr| addr.parse().unwrap());
+    fs::write(dir.join("local/pid"), child.id().to_string()).unwrap();
+    let log = || fs::read_to_string(dir.join("log")).unwrap();
+    let addr = addr.unwrap_or_else(|| panic!("the server says {line:?}:\n{}", log()));
+    (child, addr)
 }
 
 impl Drop for Serve {

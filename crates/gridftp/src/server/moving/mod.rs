@@ -94,7 +94,10 @@ impl Worker {
             profile,
             most: data.streams as usize,
             ports: data.ports.map(|(first, last)| first..=last),
-            from: if third_party { Peers::Anyone } else { Peers::Only(self.peer.ip()) },
+            from: match third_party {
+                true => Peers::Anyone,
+                false => Peers::Among(data.gateways.iter().copied().chain([self.peer.ip()]).collect()),
+            },
             guard,
             patience: data.patience.0,
             stall: data.stall.0,
