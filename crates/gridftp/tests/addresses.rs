@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 use support::gct::Gct;
+use support::works::works;
 use support::{Serve, bytes, ok, python, run};
 
 fn local(path: &Path) -> String {
@@ -56,6 +57,8 @@ fn curl_and_lftp_by_ipv6() {
         assert!(fs::read(&target).unwrap() == content, "passive {passive}");
         fs::remove_file(&target).unwrap();
     }
+    works("curl", "phoebus serve", "anonymous", "ipv6");
+    works("lftp", "phoebus serve", "anonymous", "ipv6");
 }
 
 #[test]
@@ -75,6 +78,7 @@ fn the_toolkits_client_by_ipv6() {
             fs::remove_file(made).unwrap();
         }
     }
+    works("globus-url-copy", "phoebus serve", "anonymous", "ipv6");
 }
 
 #[test]
@@ -112,6 +116,7 @@ fn the_toolkits_client_asks_for_stripes() {
         fs::remove_file(&target).unwrap();
         fs::remove_file(here.path("x")).unwrap();
     }
+    works("globus-url-copy", "phoebus serve", "anonymous", "stripes");
 }
 
 /// Ports beside each other that nobody listens on.
