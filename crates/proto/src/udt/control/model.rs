@@ -188,6 +188,9 @@ impl Control {
         self.min_rtt_next = self.min_rtt_next.min(rtt);
         if !self.min_rtt_measured || rtt <= self.min_rtt {
             (self.min_rtt, self.min_rtt_at, self.min_rtt_measured) = (rtt, now, true);
+        } else if rtt <= self.min_rtt + (self.min_rtt / 32).min(Self::QUEUED_MIN) {
+            // It still holds. Measuring it anew would only cost what does not go meanwhile.
+            self.min_rtt_at = now;
         } else if now > self.min_rtt_at + Self::MIN_RTT_AGE && !matches!(self.phase, Phase::Probe { .. }) {
             self.phase = Phase::Probe { until: now + Self::PROBE_TIME.max(path.rtt) };
             self.min_rtt_next = rtt;
