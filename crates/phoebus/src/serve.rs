@@ -3,13 +3,19 @@
 use crate::exit::Exit;
 use crate::gateway::start_log;
 use anyhow::{Context, Result};
+use phoebus_client::{Options, Sessions};
 use phoebus_gateway::config::Log;
 use phoebus_gridftp::server::config::{Anonymous, PORT};
-use phoebus_gridftp::server::{Config, Server, StartError, hash_password};
+use phoebus_gridftp::server::{Config, Gateways, Server, StartError, hash_password};
+use phoebus_net::transport::Transport;
+use phoebus_net::{CongestionControl, Profile};
+use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::settings::Settings;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The longest password that is read to be hashed.
@@ -75,7 +81,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         config.listen = vec![SocketAddr::from(([127, 0, 0, 1], PORT))];
     }
     if args.check {
-        config.check().map_err(Exit::usage)?;
+        Server::check(&config, Some(Arc::new(Through))).map_err(Exit::usage)?;
         writeln!(std::io::stdout(), "this is a valid configuration")?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -91,7 +97,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 }
 
 async fn serve(config: Config) -> Result<usize> {
-    let server = Server::start(config).map_err(|error| match error {
+    let server = Server::start_with(config, Some(Arc::new(Through))).map_err(|error| match error {
         StartError::Config(error) => Exit::usage(error),
         StartError::Listen(error) => error.into(),
     })?;
@@ -106,6 +112,24 @@ async fn serve(config: Config) -> Result<usize> {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
     };
     Ok(server.run(end).await)
+}
+
+/// Data connections through gateways. What the environment says of gateways is for programs of users, and not heeded here.
+#[derive(Debug)]
+struct Through;
+
+impl Gateways for Through {
+    fn through(&self, path: &[Endpoint], profile: &Profile) -> Arc<dyn Transport> {
+        let usual = Options::from(&Settings::default());
+        // A stack that asks for a congestion control has the last word.
+        let congestion_control = match profile.congestion_control {
+            CongestionControl::Auto => usual.profile.congestion_control,
+            asked => asked,
+        };
+        let profile = Profile { congestion_control, ..profile.clone() };
+        let options = Options { path: path.to_vec(), profile, fallback: false, agents: None, cache: None, ..usual };
+        Arc::new(Sessions::new(options, |report| tracing::info!(%report, "a data connection goes through gateways")))
+    }
 }
 
 /// Prints the password on standard input as a configuration has it: on standard input, since arguments are seen by others.

@@ -7,6 +7,7 @@ mod support;
 use std::fs;
 use std::process::{Command, Output};
 use support::Gateway;
+use support::grid::lab::Lab;
 use support::serve::{Serve, bytes, run};
 
 /// Runs a script whose client is 127.0.0.2, and whose data goes through `gateway`, from where the server sees 127.0.0.1.
@@ -78,4 +79,77 @@ assert r.startswith('504'), r
 "#;
     ok(&python(&serve, &gateway, script));
     assert!(!serve.path("x").exists());
+}
+
+/// Data connections of `serve` go through `gateway` when a client asks for it.
+fn through(gateway: &Gateway) -> String {
+    let at = gateway.addr.to_string().replace(':', "/");
+    format!("[data]\ndrivers = [\"tcp\", \"udt\", \"phoebus\", \"rate\"]\nsessions = {{ path = [\"{at}\"] }}\n")
+}
+
+#[test]
+fn the_server_connects_through_gateways_where_a_client_asks_for_it() {
+    let gateway = Gateway::start("pg1", "");
+    let serve = Serve::configured(&format!("{OPEN}{}", through(&gateway)));
+    let content = bytes(5_000_001);
+    fs::write(serve.path("x"), &content).unwrap();
+    fs::write(serve.local().join("source"), &content).unwrap();
+    let script = r#"
+import socket, struct
+content = open(os.path.join(dir, 'source'), 'rb').read()
+f = ftplib.FTP(timeout=30); f.connect('127.0.0.1', port); f.login(); f.voidcmd('TYPE I')
+listener = socket.create_server(('127.0.0.1', 0)); listener.settimeout(30)
+def aim(): p = listener.getsockname()[1]; f.voidcmd('PORT 127,0,0,1,%d,%d' % (p >> 8, p & 255))
+def whole(s):
+    got = b''
+    while len(got) < len(content):
+        more = s.recv(1 << 20); assert more; got += more
+    assert s.recv(1) == b''; return got
+for stack in 'phoebus', 'tcp,phoebus:gw=' + gateway, 'phoebus:path=' + gateway.replace('/', '%2F') + ',rate:rate=10gbit':
+    r = f.sendcmd('SITE SETNETSTACK ' + stack); assert r.startswith('250'), r
+    aim(); begin(f, 'RETR x'); s = listener.accept()[0]; assert whole(s) == content; s.close(); r = end(f); assert r.startswith('226'), r
+    aim(); begin(f, 'STOR y'); s = listener.accept()[0]; s.sendall(content); s.close(); r = end(f); assert r.startswith('226'), r
+# What the client listens for the server takes as it comes.
+a = ftplib.parse227(f.sendcmd('PASV')); begin(f, 'RETR x'); assert whole(socket.create_connection(a)) == content; r = end(f); assert r.startswith('226'), r
+# Amid a file the gateway dies.
+aim(); begin(f, 'STOR z'); s = listener.accept()[0]; s.sendall(content[:1000000]); os.kill(pid, signal.SIGKILL); r = end(f); assert r.startswith('426'), r
+# A gateway that is not there is named, and nothing goes around it.
+aim(); begin(f, 'RETR x'); r = end(f); assert r.startswith('425') and gateway.split('/')[0] in r, r
+for stack, words in ('phoebus:gw=127.0.0.9/22', 'gateway 127.0.0.9:22 not whitelisted'), ('udt,phoebus', 'phoebus is above udt'):
+    try: f.sendcmd('SITE SETNETSTACK ' + stack); raise SystemExit(stack)
+    except ftplib.Error as e: assert str(e).startswith('500') and words in str(e), e
+r = f.sendcmd('SITE SETNETSTACK default'); assert r.startswith('250'), r
+aim(); begin(f, 'RETR x'); s = listener.accept()[0]; assert whole(s) == content; r = end(f); assert r.startswith('226'), r
+"#;
+    ok(&python(&serve, &gateway, script));
+    assert!(fs::read(serve.path("y")).unwrap() == content && !serve.path("z").exists());
+    assert_eq!(serve.log().matches("a data connection goes through gateways").count(), 7, "{}", serve.log());
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}
+
+#[test]
+fn the_toolkits_client_has_one_server_send_to_another_through_gateways() {
+    let (lab, gateway) = (Lab::new(), Gateway::start("pg1", ""));
+    let shown = |name: &str| lab.path(name).display().to_string();
+    let config = format!(
+        "[gsi]\ncertificate = \"{}\"\nkey = \"{}\"\nauthorities = \"{}\"\ngridmap = \"{}\"\n[[user]]\nname = \"jane\"\nroot = \"ROOT\"\n{}",
+        shown("host.pem"),
+        shown("host.key"),
+        shown("certs"),
+        shown("grid-mapfile"),
+        through(&gateway)
+    );
+    let (here, there) = (Serve::configured(&config), Serve::configured(&config));
+    let content = bytes(20_000_001);
+    fs::write(here.path("x"), &content).unwrap();
+    let url = |serve: &Serve, path: &str| format!("gsiftp://localhost:{}/{path}", serve.port());
+    let stack = format!("tcp,phoebus:gw={}", gateway.addr.to_string().replace(':', "/"));
+    for mode in [&["-p", "4"][..], &["-p", "2", "-dcpriv"], &["-p", "1", "-dcsafe"]] {
+        let mut command = Command::new("globus-url-copy");
+        lab.with_proxy(&mut command, "proxy").args(mode).args(["-src-dcstack", &stack]);
+        ok(&run(command.args([url(&here, "x"), url(&there, "y")])));
+        assert!(fs::read(there.path("y")).unwrap() == content, "{mode:?}");
+        fs::remove_file(there.path("y")).unwrap();
+    }
+    assert_eq!(here.log().matches("a data connection goes through gateways").count(), 4 + 2 + 1, "{}", here.log());
 }

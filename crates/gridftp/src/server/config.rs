@@ -1,8 +1,8 @@
 //! What is served to whom: read from TOML, or made by a program.
 
-use phoebus_net::transport::Registry;
 use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -152,8 +152,15 @@ pub struct Data {
     /// Gateways from which data connections are taken as from the control connection's peer: those whose sessions end here.
     pub gateways: Vec<IpAddr>,
     /// What may carry data connections, the first of which does unless a client asks for another (`SITE SETNETSTACK`). `tcp` by
-    /// default; `udt` is the other.
+    /// default; `udt`, `phoebus`, `rate` and the libraries below are the others.
     pub drivers: Vec<String>,
+    /// The stack of drivers that carries them in the place of the first driver, as clients write it.
+    pub stack: Option<String>,
+    /// Drivers that are loaded.
+    #[serde(rename = "driver")]
+    pub libraries: Vec<DriverLibrary>,
+    /// Gateways of the driver `phoebus`.
+    pub sessions: Sessions,
     /// Connections over which one transfer may go. 64 by default.
     pub streams: u32,
     /// Blocks that are read, sent and written at once. 1 MiB by default.
@@ -166,6 +173,42 @@ pub struct Data {
     pub stall: Span,
     /// Between markers of what has arrived. 5 s by default, as in GCT's server.
     pub markers: Span,
+}
+
+/// A driver that is loaded (`docs/guide/drivers.md`).
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriverLibrary {
+    /// What clients call it.
+    pub name: String,
+    /// The shared library, by its absolute path.
+    pub library: PathBuf,
+    /// Its options, on every connection.
+    #[serde(default)]
+    pub options: BTreeMap<String, toml::Value>,
+}
+
+impl DriverLibrary {
+    /// Its options as texts.
+    pub(super) fn texts(&self) -> Result<BTreeMap<String, String>, String> {
+        let text = |(key, value): (&String, &toml::Value)| match value {
+            toml::Value::String(text) => Ok((key.clone(), text.clone())),
+            toml::Value::Integer(number) => Ok((key.clone(), number.to_string())),
+            toml::Value::Boolean(yes) => Ok((key.clone(), yes.to_string())),
+            _ => Err(format!("option {key} is not a text, a number, true or false")),
+        };
+        self.options.iter().map(text).collect()
+    }
+}
+
+/// Sessions by which data connections are made (the driver `phoebus`).
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sessions {
+    /// The gateways, as `host/port`, the first hop first, where a client names none.
+    pub path: Vec<String>,
+    /// Gateways beside those that clients may name.
+    pub gateways: Vec<String>,
 }
 
 impl Default for Limits {
@@ -191,6 +234,9 @@ impl Default for Data {
             public: None,
             gateways: Vec::new(),
             drivers: vec!["tcp".to_owned()],
+            stack: None,
+            libraries: Vec::new(),
+            sessions: Sessions::default(),
             streams: 64,
             block: ByteSize(1 << 20),
             buffer: ByteSize(1 << 30),
@@ -274,10 +320,6 @@ impl Config {
         if self.data.gateways.iter().any(|gateway| gateway.is_unspecified() || gateway.is_multicast()) {
             return value("data.gateways: addresses of hosts were expected");
         }
-        let known: Vec<_> = Registry::standard().names().collect();
-        if self.data.drivers.is_empty() || self.data.drivers.iter().any(|driver| !known.contains(&driver.as_str())) {
-            return Err(ConfigError::Value(format!("data.drivers: some of {} were expected", known.join(", "))));
-        }
         if !(1..=1024).contains(&self.data.streams) {
             return value("data.streams: 1 to 1024 were expected");
         }
@@ -335,7 +377,6 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\nsecure = true", "unknown field `secure`"),
             ("[anonymous]\nroot = \"/\"\n[data]\nports = [9, 8]", "data.ports"),
             ("[anonymous]\nroot = \"/\"\n[data]\nstreams = 0", "data.streams"),
-            ("[anonymous]\nroot = \"/\"\n[data]\ndrivers = [\"sctp\"]", "data.drivers: some of tcp, udt"),
             ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),
             ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi]"),
             ("[gsi]\n[anonymous]\nroot = \"/\"", "[gsi]: at least one"),

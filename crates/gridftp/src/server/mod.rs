@@ -9,6 +9,7 @@
 //! - [`Config`]: what is served to whom; [`Server`]: accepts, counts, and ends when told to.
 //! - `session`: the control channel, without socket, file or clock.
 //! - `connection`: one client, with its sockets and time limits.
+//! - `drivers`: what may carry data connections.
 //! - `work` and `moving`: what sessions leave to be done with stores and data channels.
 //!
 //! What holds throughout: a file is told to be there (226) only after the file engine has published it; what was cut is 426
@@ -19,6 +20,7 @@ mod answer;
 pub mod config;
 mod connection;
 mod count;
+mod drivers;
 mod moving;
 mod serve;
 mod session;
@@ -26,5 +28,6 @@ mod users;
 mod work;
 
 pub use config::Config;
+pub use drivers::Gateways;
 pub use serve::{Server, StartError};
 pub use users::hash_password;

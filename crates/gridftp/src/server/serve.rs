@@ -3,6 +3,7 @@
 use super::config::{Config, ConfigError, Gsi, Tls as TlsFiles};
 use super::connection::Connection;
 use super::count::{Counts, network};
+use super::drivers::{Drivers, Gateways};
 use super::session::protect::Own;
 use super::session::{Rules, Shown};
 use super::users::Users;
@@ -13,7 +14,6 @@ use phoebus_gsi::files;
 use phoebus_gsi::trust::{MissingPolicy, directory};
 use phoebus_net::Profile;
 use phoebus_net::tcp::{self, Listener};
-use phoebus_net::transport::Registry;
 use phoebus_proto::gridftp::reply::Reply;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -40,7 +40,7 @@ const PUT_AWAY: Duration = Duration::from_secs(30);
 pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) users: Users,
-    pub(super) transports: Registry,
+    pub(super) drivers: Arc<Drivers>,
     /// Connections by user.
     pub(super) users_now: Counts<String>,
     /// Connections by address.
@@ -84,7 +84,16 @@ impl Server {
     /// # Errors
     /// [`StartError`].
     pub fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_with(config, None)
+    }
+
+    /// The same, with `gateways` for those who ask that data goes through some.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_with(config: Config, gateways: Option<Arc<dyn Gateways>>) -> Result<Self, StartError> {
         config.check()?;
+        let drivers = Arc::new(Drivers::new(&config.data, gateways)?);
         let users = Users::new(&config)?;
         let mut listeners = Vec::new();
         for &addr in &config.listen {
@@ -97,22 +106,25 @@ impl Server {
             greeting: format!("{name} Phoebus GridFTP Server {} ready.", env!("CARGO_PKG_VERSION")),
             attempts: config.limits.attempts,
             streams: config.data.streams,
-            drivers: config.data.drivers.clone(),
+            drivers: drivers.clone(),
             buffer: config.data.buffer.0,
             gsi: config.gsi.as_ref().map(own).transpose()?,
             tls: config.tls.as_ref().map(tls).transpose()?,
             clear_passwords: config.tls.as_ref().is_none_or(|tls| !tls.required),
         };
         let places = Arc::new(Semaphore::new(config.limits.connections.min(Semaphore::MAX_PERMITS)));
-        let shared = Shared {
-            config,
-            users,
-            transports: Registry::standard(),
-            users_now: Counts::default(),
-            addresses: Counts::default(),
-            places,
-        };
+        let shared =
+            Shared { config, users, drivers, users_now: Counts::default(), addresses: Counts::default(), places };
         Ok(Self { shared: Arc::new(shared), listeners, rules: Arc::new(rules) })
+    }
+
+    /// Looks for what would keep a server from being started with it, but for what only opening files can tell.
+    ///
+    /// # Errors
+    /// [`ConfigError`], naming the setting.
+    pub fn check(config: &Config, gateways: Option<Arc<dyn Gateways>>) -> Result<(), ConfigError> {
+        config.check()?;
+        Drivers::new(&config.data, gateways).map(drop)
     }
 
     /// Where it listens, with the ports that the kernel chose for 0.

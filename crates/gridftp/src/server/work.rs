@@ -84,7 +84,7 @@ impl Worker {
             }
             Task::Transfer(transfer) => return Outcome::Answer(self.transfer(*transfer, tell).await),
             Task::Listen { answer, generation, third_party, settings, guard } => {
-                self.listen(answer, generation, self.data_settings(&settings, third_party, guard))
+                self.listen(answer, generation, self.data_settings(&settings, third_party, guard, None))
             }
             Task::Enter(key) => self.enter(key).await,
             Task::Find(key) => self.find(key).await,

@@ -29,6 +29,11 @@ pub struct LoadError {
 }
 
 impl LoadError {
+    /// Why, without the file: for those who are not to know where files are.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
     fn new(file: &Path, why: impl Into<String>) -> Self {
         Self { file: file.into(), why: why.into() }
     }

@@ -63,7 +63,12 @@ impl Worker {
         }
         match &transfer.aim {
             Aim::Connect(to) => {
-                let settings = self.data_settings(&transfer.settings, transfer.third_party, transfer.guard.clone());
+                let connections = match transfer.settings.mode {
+                    Mode::Extended => u64::from(transfer.settings.streams.max(1)) * to.len() as u64,
+                    Mode::Stream => 1,
+                };
+                let (third_party, guard) = (transfer.third_party, transfer.guard.clone());
+                let settings = self.data_settings(&transfer.settings, third_party, guard, Some(connections));
                 let channel = Channel::connecting(to.clone(), settings);
                 self.channel = Some((transfer.generation, channel.clone()));
                 Ok(channel)
@@ -72,12 +77,13 @@ impl Worker {
         }
     }
 
-    /// How the data connections of a session are made.
+    /// How the data connections of a session are made: so many, which this end makes, or those of others, for which it waits.
     pub(super) fn data_settings(
         &self,
         session: &super::session::Settings,
         third_party: bool,
         guard: Option<Guard>,
+        connects: Option<u64>,
     ) -> Settings {
         let data = &self.server.config.data;
         let buffer = |bytes: Option<u64>| bytes.map_or(Buffer::Auto, |bytes| Buffer::Bytes(ByteSize(bytes.max(4096))));
@@ -86,11 +92,10 @@ impl Worker {
             receive_buffer: buffer(session.receive_buffer),
             ..Profile::default()
         };
-        // The configuration was checked for there being one, and sessions for its being listed.
-        let name = session.transport.as_deref().or(data.drivers.first().map(String::as_str));
-        let transport = name.and_then(|name| self.server.transports.get(name)).cloned();
+        let stack = session.stack.as_ref().unwrap_or(self.server.drivers.usual());
+        let profile = stack.profile(profile, connects.unwrap_or(1));
         Settings {
-            transport: transport.unwrap_or_else(|| Settings::default().transport),
+            transport: stack.transport(connects.is_some(), &profile),
             profile,
             most: data.streams as usize,
             ports: data.ports.map(|(first, last)| first..=last),

@@ -21,6 +21,7 @@ pub(crate) mod task;
 mod tests;
 mod transfers;
 
+use super::drivers::{Drivers, Stack};
 use crate::data::{Mode, Protection};
 use phoebus_files::key::Key;
 use phoebus_gsi::channel::DataAuth;
@@ -43,8 +44,8 @@ pub(crate) struct Rules {
     pub(crate) attempts: u32,
     /// Over how many connections a client may ask the server to send.
     pub(crate) streams: u32,
-    /// What may carry data connections, by name.
-    pub(crate) drivers: Vec<String>,
+    /// What may carry data connections.
+    pub(crate) drivers: Arc<Drivers>,
     /// The largest socket buffers that a client may ask for, in bytes.
     pub(crate) buffer: u64,
     /// Who the server is, where clients may prove by certificates who they are.
@@ -107,7 +108,7 @@ pub(crate) struct Settings {
     pub(crate) send_buffer: Option<u64>,
     pub(crate) receive_buffer: Option<u64>,
     /// What carries data connections, if it is not the server's own choice.
-    pub(crate) transport: Option<String>,
+    pub(crate) stack: Option<Stack>,
     pub(crate) facts: FactNames,
     /// Whether NLST lists names without their directory.
     pub(crate) bare_names: bool,
@@ -123,7 +124,7 @@ impl Default for Settings {
             markers: None,
             send_buffer: None,
             receive_buffer: None,
-            transport: None,
+            stack: None,
             facts: FactNames::default(),
             bare_names: false,
         }

@@ -118,7 +118,7 @@ pub(super) const FEATURES: &[&str] = &["UTF8", "TVFS", "XDRAFTS"];
 /// Those after SITE, as `SITE HELP` lists them beside the others.
 pub(super) const SITE: &[Entry] = &[
     entry("HELP", "[command]", Nothing, No),
-    entry("SETNETSTACK", "driver[,gsi]|default", Login, No),
+    entry("SETNETSTACK", "driver[:name=value;...][,driver...]|default", Login, No),
     entry("SBUF", "bytes", Login, No),
     entry("RETRBUFSIZE", "bytes", Login, No),
     entry("STORBUFSIZE", "bytes", Login, No),

@@ -1,12 +1,29 @@
 use super::task::{FileTask, What};
 use super::*;
+use crate::server::Gateways;
+use phoebus_net::Profile;
+use phoebus_net::transport::Transport;
+use phoebus_proto::endpoint::Endpoint;
+
+fn drivers() -> Drivers {
+    #[derive(Debug)]
+    struct Nowhere;
+    impl Gateways for Nowhere {
+        fn through(&self, _: &[Endpoint], _: &Profile) -> Arc<dyn Transport> {
+            Arc::new(phoebus_net::tcp::Tcp)
+        }
+    }
+    let text = "drivers = [\"tcp\", \"udt\", \"phoebus\", \"rate\"]\nbuffer = \"1MiB\"\n\
+                sessions = { path = [\"pg1.example/5006\"], gateways = [\"pg2.example\"] }\n";
+    Drivers::new(&toml::from_str(text).unwrap(), Some(Arc::new(Nowhere))).unwrap()
+}
 
 fn session() -> Session {
     let rules = Rules {
         greeting: "ready".to_owned(),
         attempts: 2,
         streams: 8,
-        drivers: vec!["tcp".to_owned(), "udt".to_owned()],
+        drivers: Arc::new(drivers()),
         buffer: 1 << 20,
         gsi: None,
         tls: None,
@@ -207,18 +224,72 @@ fn clients_choose_among_the_drivers_that_are_listed() {
     assert_eq!(said(session.line(b"SITE SETNETSTACK udt", 0)).0, 250);
     assert_eq!(code(session.line(b"RETR a", 0)), 425, "the address was of another transport");
     session.line(b"PORT 192,0,2,1,4,1", 0);
-    assert_eq!(transfer(session.line(b"RETR a", 0)).settings.transport.as_deref(), Some("udt"));
+    let stack = |session: &Session| session.settings.stack.as_ref().map(|stack| stack.text.clone());
+    assert_eq!(transfer(session.line(b"RETR a", 0)).settings.stack.unwrap().text, "udt");
     for (stack, says) in [
         ("quic", "quic driver not whitelisted"),
-        ("tcp:port=1", "driver tcp takes no options"),
-        ("tcp,udt", "driver udt cannot be above another"),
+        ("tcp:port=1", "driver tcp has no option port here; it has sndbuf, rcvbuf and cc"),
+        ("tcp:sndbuf=2MiB", "a size from 4096 to 1048576 bytes"),
+        ("tcp:sndbuf=8192;sndbuf=8192", "sndbuf is given twice"),
+        ("tcp:sndbuf", "\"sndbuf\" has no value"),
+        ("udt:mss=20", "driver udt: mss is \"20\""),
+        ("tcp:cc=%0a", "is no text"),
+        ("tcp,udt", "driver udt has to be the lowest"),
         ("tcp,gsi", "driver gsi needs"),
+        ("tcp,tls", "driver tls needs"),
+        ("rate", "driver rate: rate=500mbit"),
+        ("tcp,rate:rate=1gbit,rate:rate=1gbit", "driver rate is there twice"),
+        ("udt,phoebus", "driver phoebus is above udt"),
+        ("tcp,phoebus:gw=192.0.2.7/22", "gateway 192.0.2.7:22 not whitelisted"),
+        ("tcp,phoebus:gw=pg1.example|pg3.example", "gateway pg3.example:5006 not whitelisted"),
+        ("tcp,phoebus:credential=x", "driver phoebus has no option credential here"),
+        ("tcp,,rate", "the name of a driver was expected"),
+        (&["tcp"; 9].join(","), "at most 8 drivers"),
         ("", "drivers was expected"),
     ] {
         let (code, text) = said(session.line(format!("SITE SETNETSTACK {stack}").as_bytes(), 0));
         assert!(matches!(code, 500 | 501) && text.contains(says), "{stack}: {code} {text}");
     }
-    assert_eq!(session.settings.transport.as_deref(), Some("udt"), "a refusal changes nothing");
+    assert_eq!(stack(&session).as_deref(), Some("udt"), "a refusal changes nothing");
+    for taken in [
+        "tcp:sndbuf=65536;rcvbuf=64KiB;cc=cubic",
+        "udt:mss=1400,rate:rate=100mbit",
+        "phoebus",
+        "tcp,phoebus:gw=pg1.example%2F5006,rate:rate=1gbit",
+        "phoebus:path=pg1.example|pg2.example/5006",
+        "rate:rate=8kbit",
+    ] {
+        assert_eq!(said(session.line(format!("SITE SETDCSTACK {taken}").as_bytes(), 0)).0, 250, "{taken}");
+        assert_eq!(stack(&session).as_deref(), Some(taken));
+    }
     assert_eq!(said(session.line(b"SITE SETDCSTACK default", 0)).0, 250);
-    assert_eq!(session.settings.transport, None);
+    assert_eq!(stack(&session), None);
+}
+
+#[test]
+fn connections_share_the_rate_of_their_stack() {
+    let drivers = drivers();
+    let text = "tcp:rcvbuf=1MiB,rate:rate=100mbit";
+    let stack = drivers.stack(text, &crate::server::drivers::parse(text).unwrap()).unwrap();
+    let profile = stack.profile(Profile::default(), 4);
+    assert_eq!(profile.rate.map(|rate| rate.0), Some(25_000_000));
+    assert_eq!((profile.receive_buffer.bytes(), profile.send_buffer.bytes()), (Some(1 << 20), None));
+    assert_eq!(drivers.usual().profile(Profile::default(), 4), Profile::default());
+}
+
+#[test]
+fn what_is_listed_and_is_no_driver_is_named() {
+    let error = |text: &str| Drivers::new(&toml::from_str(text).unwrap(), None).unwrap_err().to_string();
+    for (text, says) in [
+        ("drivers = []", "data.drivers: some of tcp, udt, phoebus, rate were expected"),
+        ("drivers = [\"tcp\", \"sctp\"]", "data.drivers: some of"),
+        ("drivers = [\"rate\", \"tcp\"]", "a transport first"),
+        ("drivers = [\"tcp\", \"phoebus\"]", "opens no sessions"),
+        ("stack = \"udt\"", "data.stack: udt driver not whitelisted"),
+        ("sessions = { path = [\"a b\"] }", "data.sessions.path"),
+        ("driver = [{ name = \"tcp\", library = \"/x\" }]", "[[data.driver]]: \"tcp\""),
+        ("driver = [{ name = \"x\", library = \"/gone.so\" }]", "[[data.driver]] x: cannot use /gone.so"),
+    ] {
+        assert!(error(text).contains(says), "{text}: {}", error(text));
+    }
 }

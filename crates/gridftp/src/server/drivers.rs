@@ -1,0 +1,372 @@
+//! What may carry data connections, and what clients may say of it (U7, U9, U12): the administrator's list, and the stacks of it
+//! that clients put together.
+//!
+//! The lowest driver of a stack is a transport: `tcp`, `udt`, or a library that the administrator lists. Above it `phoebus` opens a
+//! session through gateways wherever this server connects, and `rate` bounds what it sends. Which options a client may give is said
+//! here, driver by driver, and none of them names a file or, beyond those that the administrator lists, a gateway.
+
+use super::config::{ConfigError, Data};
+use phoebus_net::driver::{Kind, Library};
+use phoebus_net::transport::{Registry, Transport};
+use phoebus_net::wrapblock::Limits;
+use phoebus_net::{Buffer, CongestionControl, Profile};
+use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::units::{BitRate, ByteSize};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// The driver that opens sessions.
+pub(super) const SESSIONS: &str = "phoebus";
+
+/// The driver that bounds a rate.
+pub(super) const RATE: &str = "rate";
+
+/// What opens sessions through gateways: those who have a client of them hand it in ([`Server::start_with`](super::Server::start_with)).
+pub trait Gateways: Debug + Send + Sync {
+    /// What connects by sessions through `path`, the first hop of which is set up as `profile` says.
+    fn through(&self, path: &[Endpoint], profile: &Profile) -> Arc<dyn Transport>;
+}
+
+/// A driver as it stands on a stack, with its options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layer {
+    pub(crate) name: String,
+    pub(crate) options: Vec<(String, String)>,
+}
+
+/// What a stack comes to.
+#[derive(Debug, Clone)]
+pub(crate) struct Stack {
+    /// As it was written, by which it is known from others.
+    pub(crate) text: String,
+    transport: Arc<dyn Transport>,
+    /// Through which gateways this end connects.
+    path: Option<(Vec<Endpoint>, Arc<dyn Gateways>)>,
+    changes: Changes,
+}
+
+/// What options change of a profile.
+#[derive(Debug, Clone, Copy, Default)]
+struct Changes {
+    send_buffer: Option<ByteSize>,
+    receive_buffer: Option<ByteSize>,
+    mss: Option<u32>,
+    congestion_control: Option<CongestionControl>,
+    rate: Option<BitRate>,
+}
+
+impl PartialEq for Stack {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Stack {}
+
+impl Stack {
+    /// `profile` for each of so many connections, which share what the stack says of a rate.
+    pub(super) fn profile(&self, profile: Profile, connections: u64) -> Profile {
+        let Changes { send_buffer, receive_buffer, mss, congestion_control, rate } = self.changes;
+        Profile {
+            send_buffer: send_buffer.map_or(profile.send_buffer, Buffer::Bytes),
+            receive_buffer: receive_buffer.map_or(profile.receive_buffer, Buffer::Bytes),
+            mss: mss.or(profile.mss),
+            congestion_control: congestion_control.unwrap_or(profile.congestion_control),
+            rate: rate.map(|rate| BitRate((rate.0 / connections.max(1)).max(1))).or(profile.rate),
+            ..profile
+        }
+    }
+
+    /// What carries connections that this end makes under `profile`, or waits for.
+    pub(super) fn transport(&self, connects: bool, profile: &Profile) -> Arc<dyn Transport> {
+        match &self.path {
+            Some((path, gateways)) if connects => gateways.through(path, profile),
+            // A session ends in a connection of its last gateway's, as any client's.
+            _ => self.transport.clone(),
+        }
+    }
+}
+
+/// All that the administrator lists.
+#[derive(Debug)]
+pub(crate) struct Drivers {
+    known: Vec<(String, Known)>,
+    /// The gateways of sessions where a client names none, and those that it may name.
+    path: Vec<Endpoint>,
+    nameable: Vec<Endpoint>,
+    gateways: Option<Arc<dyn Gateways>>,
+    buffer: u64,
+    usual: Stack,
+}
+
+#[derive(Debug)]
+enum Known {
+    Transport(Arc<dyn Transport>),
+    Library(Library, BTreeMap<String, String>, Arc<dyn Transport>),
+    Sessions,
+    Rate,
+}
+
+impl Drivers {
+    /// Those of a configuration. Libraries are loaded.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`], naming the setting.
+    pub(super) fn new(data: &Data, gateways: Option<Arc<dyn Gateways>>) -> Result<Self, ConfigError> {
+        let value = |text: String| Err(ConfigError::Value(text));
+        let standard = Registry::standard();
+        let mut libraries = BTreeMap::new();
+        for driver in &data.libraries {
+            let name = &driver.name;
+            let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+            if name.is_empty() || !is_plain || standard.get(name).is_some() || RESERVED.contains(&name.as_str()) {
+                return value(format!("[[data.driver]]: \"{name}\" cannot be the name of another driver"));
+            }
+            let options =
+                driver.texts().map_err(|error| ConfigError::Value(format!("[[data.driver]] {name}: {error}")))?;
+            let loaded = Library::load(&driver.library)
+                .and_then(|library| Ok((library.transport(name, &options, Limits::default())?, library)));
+            let (transport, library) =
+                loaded.map_err(|error| ConfigError::Value(format!("[[data.driver]] {name}: {error}")))?;
+            let transport: Arc<dyn Transport> = Arc::new(transport);
+            if libraries.insert(name.clone(), Known::Library(library, options, transport)).is_some() {
+                return value(format!("[[data.driver]]: \"{name}\" is there twice"));
+            }
+        }
+        let known_names = || {
+            let all = standard.names().chain([SESSIONS, RATE]).map(str::to_owned).chain(libraries.keys().cloned());
+            all.collect::<Vec<_>>().join(", ")
+        };
+        let expected = format!("data.drivers: some of {} were expected, a transport first", known_names());
+        let mut known = Vec::new();
+        for name in &data.drivers {
+            let driver = match (name.as_str(), standard.get(name)) {
+                (_, Some(transport)) => Known::Transport(transport.clone()),
+                (SESSIONS, _) if gateways.is_none() => {
+                    return value("data.drivers: phoebus was asked for, and this program opens no sessions".to_owned());
+                }
+                (SESSIONS, _) => Known::Sessions,
+                (RATE, _) => Known::Rate,
+                (other, _) => match libraries.remove(other) {
+                    Some(library) => library,
+                    None => return value(expected),
+                },
+            };
+            known.push((name.clone(), driver));
+        }
+        let transport = match known.first() {
+            Some((_, Known::Transport(transport) | Known::Library(_, _, transport))) => transport.clone(),
+            _ => return value(expected),
+        };
+        let gateways_of = |key: &str, texts: &[String]| match texts.is_empty() {
+            true => Ok(Vec::new()),
+            false => Endpoint::parse_path(&texts.join(","))
+                .map_err(|error| ConfigError::Value(format!("data.sessions.{key}: {error}"))),
+        };
+        let path = gateways_of("path", &data.sessions.path)?;
+        let mut nameable = path.clone();
+        for gateway in &data.sessions.gateways {
+            nameable.extend(gateways_of("gateways", std::slice::from_ref(gateway))?);
+        }
+        let usual = Stack { text: data.drivers[0].clone(), transport, path: None, changes: Changes::default() };
+        let mut drivers = Self { known, path, nameable, gateways, buffer: data.buffer.0, usual };
+        if let Some(stack) = &data.stack {
+            let made = parse(stack).and_then(|layers| drivers.stack(stack, &layers));
+            drivers.usual = made.map_err(|error| ConfigError::Value(format!("data.stack: {error}")))?;
+        }
+        Ok(drivers)
+    }
+
+    /// What carries data connections of clients that ask for nothing.
+    pub(super) fn usual(&self) -> &Stack {
+        &self.usual
+    }
+
+    /// What `layers` come to, the lowest of which is the first. What protects data is not among them.
+    ///
+    /// # Errors
+    /// Why not, in words that name the driver.
+    pub(crate) fn stack(&self, text: &str, layers: &[Layer]) -> Result<Stack, String> {
+        let (mut transport, mut path, mut changes) = (None, None, Changes::default());
+        for (i, layer) in layers.iter().enumerate() {
+            let name = &layer.name;
+            let of_list = self.known.iter().find(|(known, _)| known == name);
+            let Some((_, known)) = of_list else { return Err(format!("{name} driver not whitelisted")) };
+            match known {
+                Known::Transport(_) | Known::Library(..) if i > 0 => {
+                    return Err(format!(
+                        "driver {name} has to be the lowest of a stack, and is above {}",
+                        layers[i - 1].name
+                    ));
+                }
+                Known::Transport(found) => {
+                    self.transport_options(layer, &mut changes)?;
+                    transport = Some(found.clone());
+                }
+                Known::Library(library, options, found) => {
+                    transport = Some(with_options(layer, library, options, found)?);
+                }
+                Known::Sessions if path.is_none() => path = Some(self.path_of(layer)?),
+                Known::Rate if changes.rate.is_none() => changes.rate = Some(rate_of(layer)?),
+                Known::Sessions | Known::Rate => return Err(format!("driver {name} is there twice")),
+            }
+        }
+        let tcp = || {
+            self.known.iter().find_map(|(name, known)| match known {
+                Known::Transport(tcp) if name == "tcp" => Some(tcp.clone()),
+                _ => None,
+            })
+        };
+        let transport = match (transport, &path) {
+            (Some(other), Some(_)) if other.name() != "tcp" => {
+                return Err(format!("driver {SESSIONS} is above {}, and sessions begin over tcp here", other.name()));
+            }
+            (Some(transport), _) => transport,
+            // Sessions and rates are of TCP where nothing else is said.
+            (None, _) if !layers.is_empty() => tcp().ok_or("tcp driver not whitelisted")?,
+            (None, _) => return Err("a driver was expected".to_owned()),
+        };
+        let path = path.zip(self.gateways.clone());
+        Ok(Stack { text: text.to_owned(), transport, path, changes })
+    }
+
+    /// Options of the built-in transports, by GCT's names where it has them.
+    fn transport_options(&self, layer: &Layer, changes: &mut Changes) -> Result<(), String> {
+        let udt = layer.name == "udt";
+        for (key, value) in &layer.options {
+            let wrong =
+                |expected: &str| format!("driver {}: {key} is \"{value}\"; {expected} was expected", layer.name);
+            let size = || {
+                let size = value.parse::<ByteSize>().ok().filter(|size| (4096..=self.buffer).contains(&size.0));
+                size.ok_or_else(|| wrong(&format!("a size from 4096 to {} bytes", self.buffer)))
+            };
+            match key.as_str() {
+                "sndbuf" => changes.send_buffer = Some(size()?),
+                "rcvbuf" => changes.receive_buffer = Some(size()?),
+                "cc" => {
+                    let control = value.parse().map_err(|_| wrong("the name of a congestion control"))?;
+                    changes.congestion_control = Some(control);
+                }
+                "mss" if udt => {
+                    let mss = value.parse().ok().filter(|mss| (576..=9000).contains(mss));
+                    changes.mss = Some(mss.ok_or_else(|| wrong("a size from 576 to 9000 bytes"))?);
+                }
+                _ => {
+                    let known = if udt { "sndbuf, rcvbuf, cc and mss" } else { "sndbuf, rcvbuf and cc" };
+                    return Err(format!("driver {} has no option {key} here; it has {known}", layer.name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The gateways that a layer of sessions names, of those that clients may name.
+    fn path_of(&self, layer: &Layer) -> Result<Vec<Endpoint>, String> {
+        let mut path = None;
+        for (key, value) in &layer.options {
+            if !matches!(key.as_str(), "gw" | "path") {
+                return Err(format!("driver {SESSIONS} has no option {key} here; it has gw and path"));
+            }
+            let gateways = Endpoint::parse_path(&value.replace('|', ","));
+            let gateways = gateways.map_err(|error| format!("driver {SESSIONS}: {key}: {error}"))?;
+            if let Some(other) = gateways.iter().find(|gateway| !self.nameable.contains(gateway)) {
+                return Err(format!("driver {SESSIONS}: gateway {other} not whitelisted"));
+            }
+            if path.replace(gateways).is_some() {
+                return Err(format!("driver {SESSIONS}: gw and path are both given; one of them was expected"));
+            }
+        }
+        match path.unwrap_or_else(|| self.path.clone()) {
+            path if path.is_empty() => Err(format!("driver {SESSIONS}: a gateway was expected (gw=host/port)")),
+            path => Ok(path),
+        }
+    }
+}
+
+/// Names that are no transport's.
+const RESERVED: &[&str] = &[SESSIONS, RATE, "gsi", "tls", "quic", "default"];
+
+/// The most drivers on a stack, and the most bytes of it: more than anything needs.
+const MOST: usize = 8;
+const LONGEST: usize = 4096;
+
+/// `rate:rate=500mbit`.
+fn rate_of(layer: &Layer) -> Result<BitRate, String> {
+    let expected = || format!("driver {RATE}: rate=500mbit or the like was expected");
+    match &layer.options[..] {
+        [(key, value)] if key == "rate" => {
+            value.parse::<BitRate>().ok().filter(|rate| rate.0 >= 8000).ok_or_else(expected)
+        }
+        _ => Err(expected()),
+    }
+}
+
+/// A library's transport with what a client says of it over what the administrator does. Texts are the administrator's alone: they
+/// may name files.
+fn with_options(
+    layer: &Layer,
+    library: &Library,
+    options: &BTreeMap<String, String>,
+    usual: &Arc<dyn Transport>,
+) -> Result<Arc<dyn Transport>, String> {
+    if layer.options.is_empty() {
+        return Ok(usual.clone());
+    }
+    let mut all = options.clone();
+    for (key, value) in &layer.options {
+        let known = library.options().iter().find(|option| option.name == *key);
+        if known.is_some_and(|option| option.kind == Kind::Text) {
+            return Err(format!("driver {}: option {key} is the administrator's to set", layer.name));
+        }
+        all.insert(key.clone(), value.clone());
+    }
+    match library.transport(&layer.name, &all, Limits::default()) {
+        Ok(transport) => Ok(Arc::new(transport)),
+        // Clients are not told where files are.
+        Err(error) => Err(format!("driver {}: {}", layer.name, error.why())),
+    }
+}
+
+/// The layers of a stack as GCT writes it: `tcp:sndbuf=1000000;rcvbuf=1000000,gsi`, the lowest first. `%` and two hexadecimal digits
+/// are a character of an option.
+///
+/// # Errors
+/// What was expected.
+pub(crate) fn parse(text: &str) -> Result<Vec<Layer>, String> {
+    if text.len() > LONGEST {
+        return Err(format!("a stack has at most {LONGEST} bytes"));
+    }
+    let layers: Vec<_> = text.split(',').map(layer).collect::<Result<_, _>>()?;
+    if layers.len() > MOST { Err(format!("a stack has at most {MOST} drivers")) } else { Ok(layers) }
+}
+
+fn layer(text: &str) -> Result<Layer, String> {
+    let (name, options) = text.split_once(':').unwrap_or((text, ""));
+    let name = name.trim().to_owned();
+    if name.is_empty() {
+        return Err("the name of a driver was expected".to_owned());
+    }
+    let mut all = Vec::<(String, String)>::new();
+    for option in options.split(';').filter(|option| !option.trim().is_empty()) {
+        let Some((key, value)) = option.split_once('=') else {
+            return Err(format!("driver {name}: \"{option}\" has no value; name=value was expected"));
+        };
+        let key = key.trim().to_owned();
+        if all.iter().any(|(other, _)| *other == key) {
+            return Err(format!("driver {name}: {key} is given twice"));
+        }
+        all.push((key, decoded(value.trim()).ok_or_else(|| format!("driver {name}: \"{value}\" is no text"))?));
+    }
+    Ok(Layer { name, options: all })
+}
+
+fn decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut out = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        out.push(u8::from_str_radix(part.get(..2).filter(|two| !two.starts_with('+'))?, 16).ok()?);
+        out.extend_from_slice(part.get(2..)?.as_bytes());
+    }
+    String::from_utf8(out).ok().filter(|text| !text.chars().any(char::is_control))
+}
