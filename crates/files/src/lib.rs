@@ -37,7 +37,7 @@ pub mod sum;
 mod transfer;
 
 pub use disk::Links;
-pub use draft::{is_ours, part_of};
+pub use draft::{draft_of, is_ours, part_of};
 pub use error::{Error, Sort};
 pub use phoebus_proto::range;
 pub use transfer::{Check, Done, How, Progress, Side, Throttle, Verify, carry, drain, fill, pour, transfer};

@@ -34,6 +34,7 @@ options or configuration.
 Examples:
   phoebus serve --root /srv/data --listen 127.0.0.1:2811 --anonymous --read-only
   phoebus serve --config /etc/phoebus/serve.toml
+  phoebus serve --data-node --config /etc/phoebus/serve.toml --listen 192.0.2.7:2812
   phoebus serve --hash-password < password.txt
 ")]
 pub(crate) struct Args {
@@ -52,6 +53,9 @@ pub(crate) struct Args {
     /// Let nobody change anything
     #[arg(long, requires = "root")]
     read_only: bool,
+    /// Move data for a front end, which proves to have the secret of [stripes], and serve nobody else
+    #[arg(long, requires = "config")]
+    data_node: bool,
     /// Only check the configuration
     #[arg(long)]
     check: bool,
@@ -80,6 +84,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     } else if args.config.is_none() {
         config.listen = vec![SocketAddr::from(([127, 0, 0, 1], PORT))];
     }
+    config.data_node = args.data_node;
     if args.check {
         Server::check(&config, Some(Arc::new(Through))).map_err(Exit::usage)?;
         writeln!(std::io::stdout(), "this is a valid configuration")?;

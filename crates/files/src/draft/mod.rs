@@ -20,7 +20,7 @@ mod crash;
 mod names;
 
 pub(crate) use begin::{JOURNAL_FROM, Start};
-pub use names::{is_ours, part_of};
+pub use names::{draft_of, is_ours, part_of};
 
 use crate::block::Block;
 use crate::disk::{Disk, DiskFile};

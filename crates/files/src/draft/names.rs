@@ -18,6 +18,15 @@ pub fn part_of(key: &Key, tag: &str) -> Result<Key, KeyError> {
     dir.join([&stem_of(name, end.len())[..], &end].concat())
 }
 
+/// Where the bytes of the draft of `key` are before it is published: a file that those write to who share the disk and whom its
+/// owner asks to ([`Draft::wrote`](crate::store::Draft::wrote)).
+///
+/// # Errors
+/// The path would be too long.
+pub fn draft_of(key: &Key) -> Result<Key, KeyError> {
+    Names::of(key).map(|names| names.part)
+}
+
 /// A hidden name for `name` that leaves room for an end of so many bytes.
 fn stem_of(name: &[u8], end: usize) -> Vec<u8> {
     let most = (MAX_NAME - 1).saturating_sub(end);

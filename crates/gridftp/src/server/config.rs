@@ -1,5 +1,6 @@
 //! What is served to whom: read from TOML, or made by a program.
 
+use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -34,6 +35,11 @@ pub struct Config {
     pub limits: Limits,
     /// Data connections.
     pub data: Data,
+    /// Data nodes.
+    pub stripes: Stripes,
+    /// Whether this is a data node itself, which works for its front end alone.
+    #[serde(skip)]
+    pub data_node: bool,
 }
 
 /// What is served to everybody.
@@ -211,6 +217,27 @@ pub struct Sessions {
     pub gateways: Vec<String>,
 }
 
+/// Data nodes, which move data in the front end's place (S11).
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Stripes {
+    /// Where they listen for their front end, as `host:port`. They may have the same configuration.
+    pub nodes: Vec<String>,
+    /// The file by which they and the front end know each other, which nobody else may be able to read.
+    pub secret: Option<PathBuf>,
+}
+
+impl Stripes {
+    /// Where the nodes are; none, if there are none.
+    pub(super) fn at(&self) -> Result<Option<Vec<Endpoint>>, ConfigError> {
+        let at = self.nodes.iter().map(|node| node.parse());
+        let at: Vec<_> = at.collect::<Result<_, _>>().map_err(|error| {
+            ConfigError::Value(format!("stripes.nodes: addresses such as dn1.example:2812 were expected: {error}"))
+        })?;
+        Ok(Some(at).filter(|at| !at.is_empty()))
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -298,7 +325,8 @@ impl Config {
             .iter_mut()
             .flat_map(|gsi| [&mut gsi.certificate, &mut gsi.key, &mut gsi.authorities, &mut gsi.gridmap]);
         let tls = config.tls.iter_mut().flat_map(|tls| [&mut tls.certificate, &mut tls.key]);
-        roots.chain(files).chain(tls).for_each(|path| *path = beside.join(&*path));
+        let secret = config.stripes.secret.iter_mut();
+        roots.chain(files).chain(tls).chain(secret).for_each(|path| *path = beside.join(&*path));
         Ok(config)
     }
 
@@ -328,6 +356,9 @@ impl Config {
         }
         if !(512..=1 << 20).contains(&self.limits.line.0) {
             return value("limits.line: 512B to 1MiB were expected");
+        }
+        if self.stripes.secret.is_none() && (self.data_node || self.stripes.at()?.is_some()) {
+            return value("stripes.secret: the file by which front end and data nodes know each other was expected");
         }
         if self.gsi.is_some() && self.users.is_empty() {
             return value("[gsi]: at least one [[user]] was expected, whom certificates can be mapped to");

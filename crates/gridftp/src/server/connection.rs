@@ -60,7 +60,7 @@ impl Connection {
     ) {
         let Ok(local) = link.local_addr() else { return };
         let (session, greeting) = Session::new(rules, peer, local);
-        let worker = Worker { server: server.clone(), peer, local, served: None, channel: None };
+        let worker = Worker { server: server.clone(), peer, local, served: None, channel: None, stripes: None };
         let lines = Lines::new(server.config.limits.line.0 as usize);
         let waiting = VecDeque::new();
         let mut connection = Self { server, link, lines, session, worker, waiting, counted: None, ending };

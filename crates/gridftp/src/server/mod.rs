@@ -9,6 +9,7 @@
 //! - [`Config`]: what is served to whom; [`Server`]: accepts, counts, and ends when told to.
 //! - `session`: the control channel, without socket, file or clock.
 //! - `connection`: one client, with its sockets and time limits.
+//! - `stripes`: data nodes, which move data in this server's place.
 //! - `drivers`: what may carry data connections.
 //! - `work` and `moving`: what sessions leave to be done with stores and data channels.
 //!
@@ -24,6 +25,7 @@ mod drivers;
 mod moving;
 mod serve;
 mod session;
+mod stripes;
 mod users;
 mod work;
 

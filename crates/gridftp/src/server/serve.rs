@@ -6,6 +6,8 @@ use super::count::{Counts, network};
 use super::drivers::{Drivers, Gateways};
 use super::session::protect::Own;
 use super::session::{Rules, Shown};
+use super::stripes::Nodes;
+use super::stripes::proof::Secret;
 use super::users::Users;
 use crate::control::Link;
 use phoebus_gsi::context::Endpoint;
@@ -41,6 +43,8 @@ pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) users: Users,
     pub(super) drivers: Arc<Drivers>,
+    /// Who moves data in this server's place.
+    pub(super) nodes: Option<Nodes>,
     /// Connections by user.
     pub(super) users_now: Counts<String>,
     /// Connections by address.
@@ -102,7 +106,14 @@ impl Server {
             listeners.push((listener, bound));
         }
         let name = config.name.clone().unwrap_or_else(host_name);
+        let secret = config.stripes.secret.as_deref().map(Secret::read).transpose()?.map(Arc::new);
+        let nodes = match &secret {
+            Some(secret) if !config.data_node => config.stripes.at()?.map(|at| Nodes { at, secret: secret.clone() }),
+            _ => None,
+        };
         let rules = Rules {
+            stripes: nodes.as_ref().map_or(0, |nodes| nodes.at.len()),
+            node: secret.filter(|_| config.data_node),
             greeting: format!("{name} Phoebus GridFTP Server {} ready.", env!("CARGO_PKG_VERSION")),
             attempts: config.limits.attempts,
             streams: config.data.streams,
@@ -113,8 +124,15 @@ impl Server {
             clear_passwords: config.tls.as_ref().is_none_or(|tls| !tls.required),
         };
         let places = Arc::new(Semaphore::new(config.limits.connections.min(Semaphore::MAX_PERMITS)));
-        let shared =
-            Shared { config, users, drivers, users_now: Counts::default(), addresses: Counts::default(), places };
+        let shared = Shared {
+            config,
+            users,
+            drivers,
+            nodes,
+            users_now: Counts::default(),
+            addresses: Counts::default(),
+            places,
+        };
         Ok(Self { shared: Arc::new(shared), listeners, rules: Arc::new(rules) })
     }
 
@@ -222,7 +240,9 @@ async fn welcome(
     told: watch::Receiver<Ending>,
 ) {
     let place = shared.places.clone().try_acquire_owned();
-    let counted = shared.addresses.add(network(peer.ip()), shared.config.limits.per_address);
+    // All that come to a data node come from its front end.
+    let most = if shared.config.data_node { usize::MAX } else { shared.config.limits.per_address };
+    let counted = shared.addresses.add(network(peer.ip()), most);
     if let (Ok(_place), Some(_counted)) = (place, counted) {
         return Connection::serve(shared, link, peer, rules, told).await;
     }

@@ -112,6 +112,12 @@ impl Users {
 }
 
 impl Users {
+    /// Who `user` is, for whom a front end speaks.
+    pub(super) fn vouched(&self, user: &str) -> Option<Served> {
+        let anonymous = self.anonymous.as_ref().filter(|_| is_anonymous(user));
+        anonymous.or_else(|| self.named.get(user).map(|(_, served)| served)).cloned()
+    }
+
     /// Who `user` is, if a certificate of `subject` may be he; whom the grid-mapfile names first, if none is asked for.
     pub(super) fn mapped(&self, user: &str, subject: &str) -> Option<Served> {
         let user = match user {

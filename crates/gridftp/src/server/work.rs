@@ -5,6 +5,7 @@ use super::moving::{facts_line, lines};
 use super::serve::Shared;
 use super::session::names::doubled;
 use super::session::task::{FileTask, Format, Listening, Outcome, Said, Task};
+use super::stripes::Stripes;
 use super::users::Served;
 use crate::data::Channel;
 use phoebus_files::key::Key;
@@ -33,6 +34,8 @@ pub(super) struct Worker {
     pub(super) served: Option<Served>,
     /// The data channel that is open, and of which generation of the session's address it is.
     pub(super) channel: Option<(u64, Channel)>,
+    /// The data nodes that are at work for it.
+    pub(super) stripes: Option<Stripes>,
 }
 
 /// What a task in progress can say and hear.
@@ -79,12 +82,22 @@ impl Worker {
                 })
                 .await;
                 self.served = served.ok().flatten();
-                self.channel = None;
+                (self.channel, self.stripes) = (None, None);
                 return Outcome::Login(self.served.as_ref().map(|served| served.account.clone()));
             }
             Task::Transfer(transfer) => return Outcome::Answer(self.transfer(*transfer, tell).await),
             Task::Listen { answer, generation, third_party, settings, guard } => {
                 self.listen(answer, generation, self.data_settings(&settings, third_party, guard, None))
+            }
+            Task::ListenOnNodes { generation, settings, guard } => {
+                self.channel = None;
+                let listening = self.listen_on_nodes(generation, &settings, guard.as_ref()).await;
+                listening.map(Outcome::Striped)
+            }
+            Task::Vouched { user, client } => {
+                self.served = self.server.users.vouched(&user);
+                self.peer.set_ip(client);
+                return Outcome::Login(self.served.as_ref().map(|served| served.account.clone()));
             }
             Task::Enter(key) => self.enter(key).await,
             Task::Find(key) => self.find(key).await,

@@ -1,5 +1,6 @@
 //! What goes over the data channel.
 //!
+//! - `striped` has data nodes move files, and `stripe` is what such a node does.
 //! - `retrieve` sends files, `receive` takes them, `listing` sends directories.
 //! - [`flow`] has what is put between a file and the data channel; [`ascii`] is TYPE A.
 
@@ -8,6 +9,8 @@ mod flow;
 mod listing;
 mod receive;
 mod retrieve;
+mod stripe;
+mod striped;
 
 pub(super) use listing::{facts_line, lines};
 
@@ -28,14 +31,29 @@ impl Worker {
     /// Carries out a transfer, and says how it ended.
     pub(super) async fn transfer(&mut self, transfer: Transfer, tell: &Tell) -> Reply {
         let begin = Instant::now();
+        let striped = matches!(transfer.aim, Aim::StripesConnect(_) | Aim::StripesListen);
         let moved = match &transfer.what {
-            What::Send { key, part } => self.retrieve(&transfer, key, *part, tell).await,
+            What::Send { .. } | What::Receive { .. } | What::Append { .. } | What::Adjust { .. }
+                if striped && self.is_wrong_way(&transfer) =>
+            {
+                Err(Failure::say(
+                    425,
+                    "the sender connects: SPOR has to say where to for RETR, and SPAS to ask where for STOR",
+                ))
+            }
+            What::Send { key, part, .. } if striped => self.send_striped(&transfer, key, *part, tell).await,
+            What::Receive { .. } | What::Adjust { .. } if striped => self.receive_striped(&transfer, tell).await,
+            What::Stripe { key, from, inode } => self.receive_stripe(&transfer, key, (*from, *inode), tell).await,
+            What::Send { key, part, stripe } => self.retrieve(&transfer, key, *part, *stripe, tell).await,
             What::List { key, format } => self.send_listing(&transfer, key, format, tell).await,
             What::Receive { .. } | What::Append { .. } | What::Adjust { .. } => self.receive(&transfer, tell).await,
         };
         if moved.is_err() || transfer.settings.mode == Mode::Stream {
             // What is left of its connections is of no use.
             self.channel = None;
+        }
+        if moved.is_err() {
+            self.stripes = None;
         }
         let seconds = begin.elapsed().as_secs_f64();
         match moved {
@@ -51,6 +69,10 @@ impl Worker {
         }
     }
 
+    fn is_wrong_way(&self, transfer: &Transfer) -> bool {
+        matches!(transfer.what, What::Send { .. }) == (transfer.aim == Aim::StripesListen)
+    }
+
     /// The data channel of a transfer: the one that is open, if it goes to the same place.
     fn channel_of(&mut self, transfer: &Transfer) -> Result<Channel, Failure> {
         let sends = matches!(transfer.what, What::Send { .. } | What::List { .. });
@@ -62,7 +84,8 @@ impl Worker {
             return Ok(open.clone());
         }
         match &transfer.aim {
-            Aim::Connect(to) => {
+            // A listing is sent from here, to the first of the stripes.
+            Aim::Connect(to) | Aim::StripesConnect(to) => {
                 let connections = match transfer.settings.mode {
                     Mode::Extended => u64::from(transfer.settings.streams.max(1)) * to.len() as u64,
                     Mode::Stream => 1,
@@ -128,10 +151,15 @@ impl Worker {
 impl std::fmt::Display for What {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Send { key, part: None } => write!(f, "retrieve /{key}"),
-            Self::Send { key, part: Some((offset, length)) } => {
+            Self::Send { key, part: None, .. } => write!(f, "retrieve /{key}"),
+            Self::Send { key, part: Some((offset, length)), stripe: None } => {
                 write!(f, "retrieve {length} bytes at {offset} of /{key}")
             }
+            Self::Send { key, part: Some((offset, length)), stripe: Some(stripe) } => {
+                let (index, count) = (stripe.index, stripe.count);
+                write!(f, "retrieve stripe {index} of {count} of {length} bytes at {offset} of /{key}")
+            }
+            Self::Stripe { key, .. } => write!(f, "store a stripe in /{key}"),
             Self::Receive { key } => write!(f, "store /{key}"),
             Self::Append { key } => write!(f, "append to /{key}"),
             Self::Adjust { key, offset } => write!(f, "store from {offset} in /{key}"),

@@ -21,16 +21,16 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// What is received goes to it.
-struct Target {
-    draft: Arc<dyn Draft>,
+pub(super) struct Target {
+    pub(super) draft: Arc<dyn Draft>,
     /// What an earlier attempt left of it.
-    kept: Ranges,
+    pub(super) kept: Ranges,
     /// What a stream begins with, and what is added to where blocks belong.
-    from: u64,
+    pub(super) from: u64,
     /// How many bytes it has to have, if that is known.
     size: Option<u64>,
     /// Whether it is a file that is changed where it stands, and not one that is to be published.
-    in_place: bool,
+    pub(super) in_place: bool,
 }
 
 impl Worker {
@@ -59,7 +59,7 @@ impl Worker {
             () = tell.stopped() => Err(Failure::Stopped),
         };
         let published = match carried {
-            Ok(()) => publish(&*store, &target, &seen, tell).await,
+            Ok(()) => publish(&*store, &target, seen.end(), tell).await,
             Err(failure) => Err(failure),
         };
         if let Err(failure) = published {
@@ -75,7 +75,7 @@ impl Worker {
 }
 
 /// Gives what was received its name. Until here a client that dies has not stored anything.
-async fn publish(store: &dyn Store, target: &Target, seen: &Seen, tell: &Tell) -> Result<(), Failure> {
+pub(super) async fn publish(store: &dyn Store, target: &Target, end: u64, tell: &Tell) -> Result<(), Failure> {
     if !tell.is_client_there().await {
         // A stream whose sender was killed ends as one that was complete.
         return Err(Failure::Stopped);
@@ -84,7 +84,7 @@ async fn publish(store: &dyn Store, target: &Target, seen: &Seen, tell: &Tell) -
         target.draft.checkpoint().await?;
     } else {
         let kept = target.kept.iter().next_back().map_or(0, Extent::end);
-        target.draft.publish(target.size.unwrap_or(kept.max(seen.end()))).await?;
+        target.draft.publish(target.size.unwrap_or(kept.max(end))).await?;
     }
     Ok(store.settle().await?)
 }
@@ -121,7 +121,7 @@ async fn markers(
 }
 
 /// Begins, or goes on with, what a transfer writes to.
-async fn target(store: &dyn Store, transfer: &Transfer) -> Result<Target, Failure> {
+pub(super) async fn target(store: &dyn Store, transfer: &Transfer) -> Result<Target, Failure> {
     let skip = match &transfer.restart {
         None | Some(Restart::At(0)) => Ranges::new(),
         Some(Restart::At(at)) => Extent::first(*at).into(),
@@ -155,7 +155,7 @@ async fn target(store: &dyn Store, transfer: &Transfer) -> Result<Target, Failur
                 edit(store, key, from).await
             }
         },
-        What::Send { .. } | What::List { .. } => Err(Failure::say(451, "this receives nothing")),
+        What::Send { .. } | What::List { .. } | What::Stripe { .. } => Err(Failure::say(451, "this receives nothing")),
     }
 }
 

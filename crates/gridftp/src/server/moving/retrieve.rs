@@ -1,11 +1,12 @@
 //! Sending files: RETR and ERET, from wherever REST says (RFC 3659, section 5; GFD.20, sections 3.2 and 5).
 
 use super::super::answer::Failure;
-use super::super::session::task::Transfer;
+use super::super::session::task::{Stripe, Transfer};
 use super::super::work::{Tell, Worker, perf};
 use super::AT_ONCE;
 use super::ascii::Ascii;
 use super::flow::Shifted;
+use super::stripe::{own, shared};
 use crate::data::Mode;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
@@ -21,13 +22,19 @@ impl Worker {
         transfer: &Transfer,
         key: &Key,
         part: Option<(u64, u64)>,
+        stripe: Option<Stripe>,
         tell: &Tell,
     ) -> Result<u64, Failure> {
         let channel = self.channel_of(transfer)?;
         let object = self.store()?.open(key).await?;
         let part = part_of(object.meta(), part)?;
         let mode = transfer.settings.mode;
-        let wanted = wanted(part.len(), transfer.restart.as_ref(), mode)?;
+        let mut wanted = wanted(part.len(), transfer.restart.as_ref(), mode)?;
+        if let Some(stripe) = stripe {
+            let file = object.file().ok_or_else(|| Failure::say(451, "this is no file of this machine"))?;
+            shared(&file, stripe.inode)?;
+            wanted = own(&wanted, stripe);
+        }
         // Blocks say where their bytes are in the part, and REST, too.
         let in_file = wanted.iter().filter_map(|extent| Extent::new(part.start() + extent.start(), extent.len()));
         let streams = transfer.settings.streams;
@@ -58,7 +65,7 @@ impl Worker {
 }
 
 /// Which bytes of an object are meant: all, or a part that it has.
-fn part_of(meta: &Meta, part: Option<(u64, u64)>) -> Result<Extent, Failure> {
+pub(super) fn part_of(meta: &Meta, part: Option<(u64, u64)>) -> Result<Extent, Failure> {
     let size = match (meta.kind, meta.size) {
         (_, Some(size)) => size,
         (Kind::Device, None) if part.is_some() => i64::MAX as u64,
@@ -75,7 +82,7 @@ fn part_of(meta: &Meta, part: Option<(u64, u64)>) -> Result<Extent, Failure> {
 }
 
 /// What of `len` bytes is to be sent after REST.
-fn wanted(len: u64, restart: Option<&Restart>, mode: Mode) -> Result<Ranges, Failure> {
+pub(super) fn wanted(len: u64, restart: Option<&Restart>, mode: Mode) -> Result<Ranges, Failure> {
     let all = Extent::first(len);
     let wanted = match restart {
         None => Ranges::from(all),

@@ -72,6 +72,8 @@ impl Session {
             Aim::None => "no data connection is set up".to_owned(),
             Aim::Connect(to) => format!("data connections go to {to:?}"),
             Aim::Listen => "data connections are waited for".to_owned(),
+            Aim::StripesConnect(to) => format!("data connections of the data nodes go to {to:?}"),
+            Aim::StripesListen => "data connections are waited for by the data nodes".to_owned(),
         };
         let lines = [
             "how things stand:".to_owned(),

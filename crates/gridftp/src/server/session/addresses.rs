@@ -4,7 +4,8 @@
 //! parties (RFC 2577: a server that connects wherever it is told attacks others for its clients).
 
 use super::task::{Aim, Listening, Task};
-use super::{Session, Step};
+use super::{Session, Settings, Step};
+use crate::data::{Guard, Mode};
 use phoebus_proto::gridftp::address::{print_epsv, print_port, print_stripe};
 use phoebus_proto::gridftp::command::Epsv;
 use phoebus_proto::gridftp::reply::Reply;
@@ -14,11 +15,12 @@ use std::net::SocketAddr;
 const FIRST_PORT: u16 = 1024;
 
 impl Session {
-    pub(super) fn port(&mut self, mut to: Vec<SocketAddr>) -> Step {
+    pub(super) fn port(&mut self, mut to: Vec<SocketAddr>, aim: impl FnOnce(Vec<SocketAddr>) -> Aim) -> Step {
         if self.epsv_only {
             return Step::say(503, "after EPSV ALL only EPSV is possible");
         }
-        let third_party = self.third_party();
+        // What a front end says it has looked at.
+        let third_party = self.third_party() || self.is_node();
         let peer = self.peer;
         // lftp does not know where it is reached by IPv6, and says `::`. Taken as it is, that would be this host.
         to.iter_mut().filter(|addr| addr.ip().is_unspecified()).for_each(|addr| addr.set_ip(peer));
@@ -35,7 +37,7 @@ impl Session {
             return Step::say(501, "an address of a host was expected");
         }
         self.generation += 1;
-        self.aim = Aim::Connect(to);
+        self.aim = aim(to);
         Step::say(200, "data connections go there")
     }
 
@@ -65,17 +67,39 @@ impl Session {
         if self.epsv_only {
             return Step::say(503, "after EPSV ALL only EPSV is possible");
         }
+        if self.is_striped() {
+            return self.listen_with(|generation, _, settings, guard| Task::ListenOnNodes {
+                generation,
+                settings,
+                guard,
+            });
+        }
         self.listen(Listening::Spas)
     }
 
+    /// Whether data nodes move what SPAS and SPOR are about: in extended block mode, where blocks say where they belong.
+    pub(super) fn is_striped(&self) -> bool {
+        self.rules.stripes > 0 && self.settings.mode == Mode::Extended
+    }
+
     fn listen(&mut self, answer: Listening) -> Step {
+        self.listen_with(|generation, third_party, settings, guard| Task::Listen {
+            answer,
+            generation,
+            third_party,
+            settings,
+            guard,
+        })
+    }
+
+    fn listen_with(&mut self, task: impl FnOnce(u64, bool, Settings, Option<Guard>) -> Task) -> Step {
         self.aim_at_nothing();
         let guard = match self.guard() {
             Ok(guard) => guard,
             Err(refusal) => return refusal,
         };
         let (generation, third_party) = (self.generation, self.third_party());
-        Step::task(Task::Listen { answer, generation, third_party, settings: self.settings.clone(), guard })
+        Step::task(task(generation, third_party, self.settings.clone(), guard))
     }
 
     pub(super) fn listening(&mut self, answer: Listening, addr: SocketAddr) -> Step {
@@ -92,6 +116,14 @@ impl Session {
             ),
         };
         Step::Say(reply)
+    }
+
+    /// The nodes listen.
+    pub(super) fn striped(&mut self, addresses: &[SocketAddr]) -> Step {
+        self.aim = Aim::StripesListen;
+        let first = ["Entering Striped Passive Mode.".to_owned()];
+        let all = addresses.iter().map(|addr| format!(" {}", print_stripe(*addr)));
+        Step::Say(Reply::of_lines(229, first.into_iter().chain(all).chain(["End".to_owned()])))
     }
 
     /// Forgets where data was to go.

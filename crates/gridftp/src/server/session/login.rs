@@ -58,6 +58,7 @@ impl Session {
         self.settings = Settings::default();
         self.aim = Aim::None;
         self.generation += 1;
+        self.lent = None;
         (self.restart, self.allocated, self.epsv_only) = (None, None, false);
         Step::Say(Reply::new(220, &self.rules.greeting))
     }

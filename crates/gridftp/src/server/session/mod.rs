@@ -11,6 +11,7 @@ mod addresses;
 mod facts;
 mod login;
 pub(super) mod names;
+mod node;
 pub(super) mod protect;
 mod settings;
 mod site;
@@ -22,6 +23,7 @@ mod tests;
 mod transfers;
 
 use super::drivers::{Drivers, Stack};
+use super::stripes::proof::Secret;
 use crate::data::{Mode, Protection};
 use phoebus_files::key::Key;
 use phoebus_gsi::channel::DataAuth;
@@ -52,6 +54,10 @@ pub(crate) struct Rules {
     pub(crate) gsi: Option<Own>,
     /// What the server shows, where clients may ask for TLS.
     pub(crate) tls: Option<Shown>,
+    /// How many data nodes there are to move data.
+    pub(crate) stripes: usize,
+    /// By what a front end is known, if this is a data node.
+    pub(crate) node: Option<Arc<Secret>>,
     /// Whether passwords are taken that anybody on the way can read.
     pub(crate) clear_passwords: bool,
 }
@@ -86,6 +92,8 @@ pub(crate) struct Session {
     restart: Option<Restart>,
     allocated: Option<u64>,
     renaming: Option<Key>,
+    front: node::Front,
+    lent: Option<node::Lent>,
 }
 
 #[derive(Debug)]
@@ -165,6 +173,8 @@ impl Session {
             restart: None,
             allocated: None,
             renaming: None,
+            front: node::Front::default(),
+            lent: None,
         };
         (session, greeting)
     }
@@ -181,6 +191,9 @@ impl Session {
     pub(crate) fn line(&mut self, line: &[u8], now: i64) -> Step {
         if line.is_empty() {
             return Step::say(500, "a command was expected");
+        }
+        if let Some(step) = self.front_line(line) {
+            return step;
         }
         let command = match Command::parse(line) {
             Ok(command) => command,
@@ -260,8 +273,9 @@ impl Session {
             Command::Mode(mode) => self.mode(mode),
             Command::Stru(code) => Self::structure(&code),
             Command::Sbuf(bytes) => self.buffers(Some(bytes), Some(bytes)),
-            Command::Port(to) | Command::Eprt(to) => self.port(vec![to]),
-            Command::Spor(to) => self.port(to),
+            Command::Port(to) | Command::Eprt(to) => self.port(vec![to], Aim::Connect),
+            Command::Spor(to) if self.is_striped() => self.port(to, Aim::StripesConnect),
+            Command::Spor(to) => self.port(to, Aim::Connect),
             Command::Pasv => self.pasv(),
             Command::Epsv(how) => self.epsv(how),
             Command::Spas => self.spas(),
@@ -311,6 +325,7 @@ impl Session {
                 Step::say(350, "now RNTO with the new name")
             }
             Outcome::Listening(answer, addr) => self.listening(answer, addr),
+            Outcome::Striped(addresses) => self.striped(&addresses),
         }
     }
 }

@@ -209,6 +209,9 @@ impl Session {
     /// # Errors
     /// The answer, where what the client asked for is not to be had.
     pub(super) fn guard(&self) -> Result<Option<Guard>, Step> {
+        if self.lent.is_some() {
+            return Ok(self.guard_of_front());
+        }
         let protected = match (&self.security, &self.rules.tls) {
             (Security::On(protected, _), _) => protected,
             (Security::Tls, Some(shown)) if self.protection == Protection::Private => {
@@ -236,6 +239,6 @@ impl Session {
 
     /// Whether the other ends of data connections have to prove who they are.
     pub(super) fn is_guarded(&self) -> bool {
-        matches!(self.security, Security::On(..)) && self.data_auth != DataAuth::None
+        self.lent.is_some() || matches!(self.security, Security::On(..)) && self.data_auth != DataAuth::None
     }
 }

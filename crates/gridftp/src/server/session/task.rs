@@ -9,7 +9,7 @@ use phoebus_proto::gridftp::command::Secret;
 use phoebus_proto::gridftp::facts::Facts;
 use phoebus_proto::gridftp::marker::Restart;
 use phoebus_proto::gridftp::reply::Reply;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Who is logged in, and what he may.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,10 @@ pub(crate) enum Task {
     Login { user: String, password: Secret, identity: Option<String> },
     /// Listen for data connections, and answer in this form.
     Listen { answer: Listening, generation: u64, third_party: bool, settings: Settings, guard: Option<Guard> },
+    /// Have the data nodes listen.
+    ListenOnNodes { generation: u64, settings: Settings, guard: Option<Guard> },
+    /// Log this user in, for whom a front end speaks that has proved to be one.
+    Vouched { user: String, client: IpAddr },
     /// Look whether this is a directory.
     Enter(Key),
     /// Look whether this is there.
@@ -118,8 +122,10 @@ pub(crate) struct Transfer {
 /// What goes over the data channel.
 #[derive(Debug)]
 pub(crate) enum What {
-    /// A file, or an offset and a length of it.
-    Send { key: Key, part: Option<(u64, u64)> },
+    /// A file, or an offset and a length of it, or what of it is one stripe's.
+    Send { key: Key, part: Option<(u64, u64)>, stripe: Option<Stripe> },
+    /// Blocks of a file that a front end has made, which has this inode; they belong `from` bytes further on.
+    Stripe { key: Key, from: u64, inode: u64 },
     /// A file, as a whole.
     Receive { key: Key },
     /// What follows the end of a file.
@@ -128,6 +134,16 @@ pub(crate) enum What {
     Adjust { key: Key, offset: u64 },
     /// The entries of a directory.
     List { key: Key, format: Format },
+}
+
+/// Which blocks of a file are one stripe's: every `count`th of so many bytes, from the one of this index on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stripe {
+    pub(crate) index: u64,
+    pub(crate) count: u64,
+    pub(crate) unit: u64,
+    /// The file's, where the front end has it.
+    pub(crate) inode: u64,
 }
 
 /// How entries are listed.
@@ -150,6 +166,10 @@ pub(crate) enum Aim {
     Connect(Vec<SocketAddr>),
     /// The server listens.
     Listen,
+    /// Data nodes connect.
+    StripesConnect(Vec<SocketAddr>),
+    /// Data nodes listen.
+    StripesListen,
 }
 
 /// Which facts a client wants to see (RFC 3659, section 7.9).
@@ -208,4 +228,6 @@ pub(crate) enum Outcome {
     Exists(Key),
     /// The server listens.
     Listening(Listening, SocketAddr),
+    /// The data nodes listen.
+    Striped(Vec<SocketAddr>),
 }

@@ -24,6 +24,8 @@ fn session() -> Session {
         attempts: 2,
         streams: 8,
         drivers: Arc::new(drivers()),
+        stripes: 0,
+        node: None,
         buffer: 1 << 20,
         gsi: None,
         tls: None,

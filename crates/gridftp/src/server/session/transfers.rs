@@ -24,13 +24,13 @@ impl Session {
     }
 
     pub(super) fn retr(&mut self, path: &[u8]) -> Step {
-        self.transfer(path, |key| What::Send { key, part: None })
+        self.transfer(path, |key| What::Send { key, part: None, stripe: None })
     }
 
     pub(super) fn eret(&mut self, eret: Eret) -> Step {
         match eret {
             Eret::Partial(offset, length, path) => {
-                self.transfer(&path, |key| What::Send { key, part: Some((offset, length)) })
+                self.transfer(&path, |key| What::Send { key, part: Some((offset, length)), stripe: None })
             }
             Eret::Module(name, ..) => Step::say(504, format!("ERET has no module {name}, only P")),
         }
@@ -86,7 +86,7 @@ impl Session {
         self.transfer(path, |key| What::List { key, format })
     }
 
-    fn transfer(&mut self, path: &[u8], what: impl FnOnce(Key) -> What) -> Step {
+    pub(super) fn transfer(&mut self, path: &[u8], what: impl FnOnce(Key) -> What) -> Step {
         // Whatever comes of it, they were for this transfer.
         let (restart, allocated) = (self.restart.take(), self.allocated.take());
         let what = match self.key(path) {
@@ -104,7 +104,7 @@ impl Session {
         if self.aim == Aim::None {
             return Step::say(425, "PASV, EPSV, PORT or EPRT has to come first");
         }
-        if let (Aim::Connect(to), Mode::Extended) = (&self.aim, settings.mode)
+        if let (Aim::Connect(to) | Aim::StripesConnect(to), Mode::Extended) = (&self.aim, settings.mode)
             && to.len() > (self.rules.streams / settings.streams.max(1)) as usize
         {
             return Step::say(504, format!("data goes over at most {} connections here", self.rules.streams));

@@ -1,0 +1,179 @@
+//! Transfers that data nodes carry out for this server (`stripes`): what it has them do, and what it makes of what they say.
+
+use super::super::answer::Failure;
+use super::super::session::task::{Transfer, What};
+use super::super::stripes::Said;
+use super::super::work::{Tell, Worker, ranges};
+use super::receive::{Target, publish, target};
+use super::retrieve::{part_of, wanted};
+use crate::data::Mode;
+use phoebus_files::draft_of;
+use phoebus_files::key::Key;
+use phoebus_files::range::{Extent, Ranges};
+use phoebus_proto::gridftp::marker::{Perf, Restart, find_ranges};
+use phoebus_proto::gridftp::reply::Reply;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// The most pieces that a file is divided into.
+const PIECES: u64 = 1 << 16;
+
+impl Worker {
+    /// Has the nodes send a file, or a part of it, each to addresses of its own.
+    pub(super) async fn send_striped(
+        &mut self,
+        transfer: &Transfer,
+        key: &Key,
+        part: Option<(u64, u64)>,
+        tell: &Tell,
+    ) -> Result<u64, Failure> {
+        let object = self.store()?.open(key).await?;
+        let part = part_of(object.meta(), part)?;
+        let wanted = wanted(part.len(), transfer.restart.as_ref(), Mode::Extended)?.total();
+        let inode = inode(object.file())?;
+        let data = &self.server.config.data;
+        let (block, stall, every) = (data.block.0, data.stall.0, data.markers.0.as_secs().clamp(1, 60));
+        let mut stripes =
+            self.stripes_of((transfer.generation, &transfer.aim), &transfer.settings, transfer.guard.as_ref()).await?;
+        let (streams, count) = (transfer.settings.streams, stripes.len() as u64);
+        let every = transfer.settings.markers.map_or(every, |asked| every.min(asked.into()));
+        stripes.command(|_| format!("OPTS RETR Parallelism={streams},{streams},{streams};markers={every};")).await?;
+        let skipped = match &transfer.restart {
+            None => None,
+            Some(Restart::At(at)) => Some(at.to_string()),
+            Some(Restart::Without(there)) => Some(there.to_string()),
+        };
+        if let Some(skipped) = skipped {
+            stripes.command(|_| format!("REST {skipped}")).await?;
+        }
+        // Long files have long pieces, so that lists of them stay short.
+        let unit = block.max(part.len().div_ceil(PIECES).next_multiple_of(block));
+        let begin = |index: usize| {
+            let head = format!("XSEND {index} {count} {unit} {} {} {inode} /", part.start(), part.len());
+            [head.as_bytes(), key.as_bytes()].concat()
+        };
+        let mut work = stripes.begin(stall, begin).await?;
+        tell.say(Reply::new(150, "the transfer begins")).await;
+        let shown = transfer.settings.markers.is_some();
+        loop {
+            let said = tokio::select! {
+                said = work.next() => said,
+                () = tell.stopped() => return Err(Failure::Stopped),
+            };
+            let Some(Said { index, reply }) = said else { break };
+            let reply = reply?;
+            if reply.code == 112 && shown {
+                tell.say(perf_of(&reply, index, work.count).1).await;
+            }
+        }
+        object.unchanged().await?;
+        self.stripes = work.ended(transfer.generation).await;
+        Ok(wanted)
+    }
+
+    /// Has the nodes receive a file.
+    pub(super) async fn receive_striped(&mut self, transfer: &Transfer, tell: &Tell) -> Result<u64, Failure> {
+        let store = self.store()?;
+        let target = target(&*store, transfer).await?;
+        let received = self.receive_on_nodes(transfer, &target, tell).await;
+        let published = match received {
+            Ok((moved, end)) => publish(&*store, &target, end, tell).await.map(|()| (moved, end)),
+            Err(failure) => Err(failure),
+        };
+        match published {
+            Ok((moved, end)) => {
+                tell.say(ranges(&Extent::first(end.saturating_sub(target.from)).into())).await;
+                Ok(moved)
+            }
+            Err(failure) => {
+                target.draft.abandon(true).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// How many bytes came, and where the last of them ends.
+    async fn receive_on_nodes(
+        &mut self,
+        transfer: &Transfer,
+        target: &Target,
+        tell: &Tell,
+    ) -> Result<(u64, u64), Failure> {
+        let (What::Receive { key } | What::Adjust { key, .. }) = &transfer.what else {
+            return Err(Failure::say(504, "data nodes store files by STOR and ESTO A"));
+        };
+        let place = match target.in_place {
+            true => key.clone(),
+            false => draft_of(key).map_err(|error| Failure::say(553, error.to_string()))?,
+        };
+        let inode = inode(target.draft.file())?;
+        let (from, stall) = (target.from, self.server.config.data.stall.0);
+        let stripes =
+            self.stripes_of((transfer.generation, &transfer.aim), &transfer.settings, transfer.guard.as_ref()).await?;
+        let begin = |_| [format!("XRECV {from} {inode} /").as_bytes(), place.as_bytes()].concat();
+        let mut work = stripes.begin(stall, begin).await?;
+        tell.say(Reply::new(150, "the transfer begins")).await;
+        let mut moved = vec![0; work.count];
+        let (mut told, mut end) = (target.kept.clone(), 0);
+        let mut ticks = interval(self.server.config.data.markers.0);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let said = tokio::select! {
+                said = work.next() => said,
+                _ = ticks.tick(), if target.draft.is_resumable() => {
+                    // What the nodes have synced is noted here, so that it survives this process, too.
+                    let safe = target.draft.checkpoint().await?;
+                    let mut new = safe;
+                    told.iter().for_each(|extent| new.remove(extent));
+                    told.extend(new.iter());
+                    let shifted: Ranges =
+                        new.iter().filter_map(|e| Extent::between(e.start().checked_sub(from)?, e.end() - from)).collect();
+                    if !shifted.is_empty() {
+                        tell.say(ranges(&shifted)).await;
+                    }
+                    continue;
+                }
+                () = tell.stopped() => return Err(Failure::Stopped),
+            };
+            let Some(Said { index, reply }) = said else { break };
+            let reply = reply?;
+            match reply.code {
+                111 => {
+                    let synced = find_ranges(&reply.text()).map_err(|error| Failure::say(426, error.to_string()))?;
+                    for extent in synced.iter() {
+                        target.draft.wrote(extent)?;
+                        end = end.max(extent.end());
+                    }
+                }
+                112 => {
+                    let (bytes, shown) = perf_of(&reply, index, work.count);
+                    moved[index] = bytes.unwrap_or(moved[index]);
+                    tell.say(shown).await;
+                }
+                _ => {}
+            }
+        }
+        self.stripes = work.ended(transfer.generation).await;
+        Ok((moved.iter().sum(), end))
+    }
+}
+
+/// By what nodes see that they have the same file.
+fn inode(file: Option<Arc<File>>) -> Result<u64, Failure> {
+    let of = file.and_then(|file| file.metadata().ok()).map(|meta| meta.ino());
+    of.ok_or_else(|| Failure::say(504, "data nodes move regular files only"))
+}
+
+/// A node's performance marker as one of several stripes, and its bytes.
+fn perf_of(reply: &Reply, index: usize, count: usize) -> (Option<u64>, Reply) {
+    let text = reply.text();
+    match Perf::parse(text.lines()) {
+        Ok(perf) => {
+            let (stripe, stripes) = (u32::try_from(index).unwrap_or(0), u32::try_from(count).unwrap_or(1));
+            (Some(perf.bytes), Reply::of_lines(112, Perf { stripe, stripes, ..perf }.lines()))
+        }
+        Err(_) => (None, reply.clone()),
+    }
+}
