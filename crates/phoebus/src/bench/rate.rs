@@ -16,6 +16,8 @@ use super::table::Table;
 use super::wan::{self, percent};
 use anyhow::{Context, anyhow};
 use phoebus_proto::units::{BitRate, Probability, Span};
+use phoebus_wan::model::Loss;
+use phoebus_wan::testbed::Sc09;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,7 +38,7 @@ pub(crate) struct RateArgs {
     /// Round trip of the WAN.
     #[arg(long, default_value = "40ms", value_name = "TIME")]
     rtt: Span,
-    /// Loss of the WAN.
+    /// Loss of the WAN, each way.
     #[arg(long, default_value = "0%", value_name = "PROBABILITY")]
     loss: Probability,
     /// How long each rate is measured.
@@ -98,7 +100,8 @@ impl RateHeld {
     }
 
     fn bed(&self, wan: Wan) -> anyhow::Result<Bed> {
-        Bed::joined(&wan::path(self.rtt, self.loss, self.seed, "bbr"), wan)
+        let path = wan::path(self.rtt, Probability::default(), self.seed, "bbr");
+        Bed::joined(&Sc09 { wan_loss: Loss::Bernoulli(self.loss), ..path }, wan)
     }
 
     /// Watches the link for as long as a rate is measured: the mean, and the most in a piece, in Mbit/s.
@@ -174,7 +177,8 @@ impl Experiment for RateHeld {
         all.push(("path".into(), format!("round trip of the WAN {}, loss {}", self.rtt, percent(self.loss))));
         let time = self.time.as_secs_f64();
         all.push(("measured".into(), format!("{time} s at each rate, from {} s on", RAMP.as_secs())));
-        all.extend(bed.iter().flat_map(|bed| wan::conditions(bed, self.seed)));
+        let links = bed.iter().flat_map(|bed| wan::conditions(bed, self.seed));
+        all.extend(links.map(|(name, value)| (name, value.replace(" no loss on the WAN,", ""))));
         all
     }
 
