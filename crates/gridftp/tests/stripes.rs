@@ -133,11 +133,6 @@ fn nodes_authenticate_data_with_what_the_client_has_lent() {
         let mut command = Command::new("globus-url-copy");
         let moved =
             copy(lab.with_proxy(&mut command, "proxy"), &[mode, &[&url(&here, "x"), &url(&there, "y")]].concat());
-        // Without authentication nobody knows that another server's nodes may connect.
-        if mode.contains(&"-nodcau") {
-            assert!(!there.path("y").exists() || moved.status.success());
-            continue;
-        }
         ok(&moved);
         assert!(fs::read(there.path("y")).unwrap() == content, "{mode:?}");
         fs::remove_file(there.path("y")).unwrap();
@@ -181,17 +176,11 @@ data = open(os.path.join(dir, 'data'), 'rb').read()
 f = session(); at = passive(f); assert len(set(at)) == 2, at
 f.voidcmd('ALLO %d' % len(data)); begin(f, 'STOR x'); s = [socket.create_connection(a) for a in at]; seen = []
 for i, o in enumerate(range(0, len(data), 100000)): block(s[i % 2], 0, o, data[o:o + 100000])
-time.sleep(0.5)
 for one in s: end(one, EOF | EOD, 1)
 r = final(f, seen); assert r.startswith('226'), r
 text = '\n'.join(seen); assert all(t in text for t in ('Stripe Index: 0', 'Stripe Index: 1', 'Total Stripe Count: 2', '111 Range Marker')), text
 # The same connections again.
-begin(f, 'STOR y'); block(s[1], EOF | EOD, 3, b'def'); s[1].sendall(b''); 
-end(s[0], 0, 0) if False else block(s[0], 0, 0, b'abc'); end(s[0], EOF | EOD, 1)
-"#;
-    let script = script.replace(
-        "begin(f, 'STOR y'); block(s[1], EOF | EOD, 3, b'def'); s[1].sendall(b''); \nend(s[0], 0, 0) if False else block(s[0], 0, 0, b'abc'); end(s[0], EOF | EOD, 1)\n",
-        r#"begin(f, 'STOR y'); block(s[1], 0, 3, b'def'); end(s[1], EOF | EOD, 1); block(s[0], 0, 0, b'abc'); end(s[0], EOF | EOD, 1)
+begin(f, 'STOR y'); block(s[1], 0, 3, b'def'); end(s[1], EOF | EOD, 1); block(s[0], 0, 0, b'abc'); end(s[0], EOF | EOD, 1)
 r = final(f); assert r.startswith('226'), r
 # What is sent goes to each address from a node of its own, every second block.
 l = [socket.create_server(('127.0.0.1', 0)) for _ in range(2)]; [x.settimeout(30) for x in l]
@@ -233,9 +222,8 @@ for s in taken: t = threading.Thread(target=all, args=(s,)); t.start(); threads.
 [t.join() for t in threads]; assert b''.join(got[0][o] for o in sorted(got[0])) == data; assert final(f).startswith('226')
 # The sender connects.
 refused(f, 'STOR x', '425'); passive(f); refused(f, 'RETR data', '425')
-"#,
-    );
-    ok(&extended(&site, &script));
+"#;
+    ok(&extended(&site, script));
     assert!(fs::read(site.path("x")).unwrap() == content);
     assert_eq!(fs::read(site.path("y")).unwrap(), b"abcdef");
     assert_eq!(site.hidden(), "");
@@ -283,8 +271,6 @@ f.voidcmd('TYPE I'); refused(f, 'SIZE x', '550')
 # From here on it is not there at all.
 r = refused(f, 'SPAS', '425'); assert DEAD in r, r
 f.voidcmd('SPOR 127,0,0,1,200,0 127,0,0,1,200,1'); r = refused(f, 'RETR data', '425'); assert DEAD in r, r
-# One node alone, and the front end itself, still do what they can.
-f.voidcmd('PASV') if False else None
 "#
     .replace("DEAD", &format!("'{dead}'"));
     std::thread::scope(|scope| {

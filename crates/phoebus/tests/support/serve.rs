@@ -48,6 +48,21 @@ impl Serve {
         })
     }
 
+    /// A data node with this configuration, in which nothing is replaced.
+    pub fn data_node(config: &str) -> Self {
+        Self::start(|dir| {
+            let file = dir.join("serve.toml");
+            fs::write(&file, config).unwrap();
+            ["--data-node".to_owned(), "--config".to_owned(), file.display().to_string()].into()
+        })
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     fn start(arguments: impl FnOnce(&Path) -> Vec<String>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["root", "local"] {
