@@ -5,7 +5,7 @@
 mod support;
 
 use phoebus_gridftp::server::config::{Tls, User};
-use phoebus_gridftp::server::hash_password;
+use phoebus_gridftp::server::{Quota, hash_password};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,7 +23,16 @@ fn serve(required: bool) -> (Serve, tempfile::TempDir) {
     let serve = Serve::with(|config| {
         let root = config.anonymous.as_ref().unwrap().root.clone();
         let password = Some(hash_password(b"s3cret").unwrap());
-        config.users = vec![User { name: "jane".to_owned(), password, root, read_only: false, third_party: false }];
+        let user = User {
+            quota: Quota::default(),
+            account: None,
+            name: "jane".to_owned(),
+            password,
+            root,
+            read_only: false,
+            third_party: false,
+        };
+        config.users = vec![user];
         config.tls = Some(Tls { certificate: file("cert.pem"), key: file("key.pem"), required });
     });
     (serve, dir)

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use phoebus_client::{Options, Sessions};
 use phoebus_gateway::config::Log;
 use phoebus_gridftp::server::config::{Anonymous, PORT};
-use phoebus_gridftp::server::{Config, Gateways, Server, StartError, hash_password};
+use phoebus_gridftp::server::{Config, Gateways, Quota, Server, StartError, hash_password};
 use phoebus_net::transport::Transport;
 use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
@@ -74,7 +74,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let mut config = match (&args.config, args.root) {
         (Some(file), _) => Config::read(file).map_err(Exit::usage)?,
         (None, Some(root)) => {
-            let anonymous = Anonymous { root, read_only: args.read_only, third_party: false };
+            let anonymous = Anonymous {
+                root,
+                read_only: args.read_only,
+                quota: Quota::default(),
+                account: None,
+                third_party: false,
+            };
             Config { anonymous: Some(anonymous), ..Config::default() }
         }
         (None, None) => return Err(Exit::usage("--root DIR with --anonymous, or --config FILE, was expected")),

@@ -5,6 +5,7 @@
 //! (`draft`).
 
 mod draft;
+mod identity;
 mod read;
 
 use crate::disk::{Disk, DiskFile, Entries, Links, Linux, Stat};
@@ -14,6 +15,7 @@ use crate::key::Key;
 use crate::store::{Attributes, Begun, Draft, Entry, Fallible, Kind, Listing, Meta, Object, Spec, Store};
 use crate::sum::Algorithm;
 use draft::{Edit, LocalDraft};
+pub use identity::Identity;
 use read::LocalObject;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -39,6 +41,8 @@ struct Inner {
     mask: u32,
     journal_from: u64,
     calls: Arc<Semaphore>,
+    /// Whose calls they are, if not the process's.
+    identity: Option<Identity>,
     /// Directories whose names changed and were not synced.
     unsynced: Mutex<BTreeSet<Key>>,
 }
@@ -58,6 +62,7 @@ impl Local {
             mask: umask(),
             journal_from: JOURNAL_FROM,
             calls: Arc::new(Semaphore::new(DISK_CALLS)),
+            identity: None,
             unsynced: Mutex::default(),
         })))
     }
@@ -80,10 +85,16 @@ impl Local {
             mask: old.mask,
             journal_from: old.journal_from,
             calls: old.calls.clone(),
+            identity: old.identity.clone(),
             unsynced: Mutex::default(),
         };
         change(&mut inner);
         Self(Arc::new(inner))
+    }
+
+    /// The same, where all that is done with files is done as `identity`. The root itself was opened by the process.
+    pub fn acting_as(self, identity: Identity) -> Self {
+        self.with(|inner| inner.identity = Some(identity))
     }
 
     /// The same, called `name` in errors: for those who are not to know where it is.
@@ -117,7 +128,12 @@ impl Local {
         let permit = self.0.calls.clone().acquire_owned().await.ok();
         let store = self.clone();
         let done = tokio::task::spawn_blocking(move || {
-            let result = call(&store);
+            let result = match &store.0.identity {
+                Some(identity) => identity
+                    .act(|| call(&store))
+                    .unwrap_or_else(|error| Err(Error::io(store.0.root.display(), "become the user of", error))),
+                None => call(&store),
+            };
             drop(permit);
             result
         });

@@ -21,6 +21,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         // Stores of this machine have no words of their own: these are the data channel's, which a flow has handed on.
         match error {
+            Error::Store { reason, sort: Sort::NoSpace, .. } => Self::Said(Reply::new(552, reason)),
             Error::Store { reason, .. } => {
                 Self::Said(Reply::new(426, format!("{reason}; nothing is kept of it as a file")))
             }

@@ -1,5 +1,6 @@
 //! What is served to whom: read from TOML, or made by a program.
 
+use super::quota::Quota;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
@@ -51,6 +52,12 @@ pub struct Anonymous {
     /// Whether nothing can be changed: so by default.
     #[serde(default = "yes")]
     pub read_only: bool,
+    /// How much may be beneath it.
+    #[serde(default)]
+    pub quota: Quota,
+    /// The user of the system as whom files are read and written, where the server is root.
+    #[serde(default)]
+    pub account: Option<String>,
     /// Whether data may go to others than the control connection's peer. Off by default: a server that lets everybody say so
     /// can be made to connect to anyone (RFC 2577).
     #[serde(default)]
@@ -118,6 +125,12 @@ pub struct User {
     /// Whether nothing can be changed.
     #[serde(default)]
     pub read_only: bool,
+    /// How much may be beneath it.
+    #[serde(default)]
+    pub quota: Quota,
+    /// The user of the system as whom files are read and written, where the server is root.
+    #[serde(default)]
+    pub account: Option<String>,
     /// Whether data may go to, and come from, others than the control connection's peer.
     #[serde(default)]
     pub third_party: bool,

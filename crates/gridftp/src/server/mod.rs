@@ -10,6 +10,7 @@
 //! - `session`: the control channel, without socket, file or clock.
 //! - `connection`: one client, with its sockets and time limits.
 //! - `stripes`: data nodes, which move data in this server's place.
+//! - `quota`: how much a user may have.
 //! - `drivers`: what may carry data connections.
 //! - `work` and `moving`: what sessions leave to be done with stores and data channels.
 //!
@@ -23,6 +24,7 @@ mod connection;
 mod count;
 mod drivers;
 mod moving;
+mod quota;
 mod serve;
 mod session;
 mod stripes;
@@ -31,5 +33,6 @@ mod work;
 
 pub use config::Config;
 pub use drivers::Gateways;
+pub use quota::Quota;
 pub use serve::{Server, StartError};
 pub use users::hash_password;

@@ -1,15 +1,17 @@
 //! Who may log in, by passwords, which are kept as PBKDF2 (RFC 8018) of themselves, or by certificates; and what each user may.
 
 use super::config::{Config, ConfigError, is_anonymous};
+use super::quota::{Limited, Quota};
 use super::session::task::Account;
 use phoebus_files::Links;
-use phoebus_files::local::Local;
+use phoebus_files::local::{Identity, Local};
 use phoebus_files::store::Store;
 use phoebus_gsi::gridmap::GridMap;
 use ring::pbkdf2;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,6 +31,8 @@ const DEFAULT_USER: &str = ":globus-mapping:";
 pub(super) struct Served {
     pub(super) account: Account,
     pub(super) store: Arc<dyn Store>,
+    /// The same store, if there is a bound to what is in it.
+    pub(super) limited: Option<Limited>,
 }
 
 /// All who may log in.
@@ -63,7 +67,7 @@ impl Users {
             Some(all) => {
                 let (read_only, third_party) = (all.read_only, all.third_party);
                 let account = Account { name: "anonymous".to_owned(), read_only, third_party };
-                Some(Served { account, store: store("anonymous", &all.root)? })
+                Some(served(account, &all.root, all.quota, all.account.as_deref())?)
             }
             None => None,
         };
@@ -80,7 +84,7 @@ impl Users {
             };
             let (read_only, third_party) = (user.read_only, user.third_party);
             let account = Account { name: user.name.clone(), read_only, third_party };
-            let served = Served { account, store: store(&user.name, &user.root)? };
+            let served = served(account, &user.root, user.quota, user.account.as_deref())?;
             named.insert(user.name.clone(), (hashed, served));
         }
         let gridmap = match &config.gsi {
@@ -128,11 +132,30 @@ impl Users {
     }
 }
 
-fn store(user: &str, root: &Path) -> Result<Arc<dyn Store>, ConfigError> {
+fn served(account: Account, root: &Path, quota: Quota, system: Option<&str>) -> Result<Served, ConfigError> {
+    let store = store(&account.name, root, system)?;
+    if quota == Quota::default() {
+        return Ok(Served { account, store, limited: None });
+    }
+    let limited = Limited::new(store, root, quota);
+    Ok(Served { account, store: Arc::new(limited.clone()), limited: Some(limited) })
+}
+
+fn store(user: &str, root: &Path, system: Option<&str>) -> Result<Arc<dyn Store>, ConfigError> {
     let opened = Local::new(root, Links::Beneath);
     let opened = opened.map_err(|error| ConfigError::Value(format!("the root of {user}: {error}")))?;
     // Clients see no more of where it is than they can reach.
-    Ok(Arc::new(opened.called("")))
+    let opened = opened.called("");
+    let Some(system) = system else {
+        if std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
+            tracing::warn!(user, "files are read and written as root, since no account is configured");
+        }
+        return Ok(Arc::new(opened));
+    };
+    let identity = Identity::named(system);
+    let identity =
+        identity.map_err(|error| ConfigError::Value(format!("the account \"{system}\" of {user}: {error}")))?;
+    Ok(Arc::new(opened.acting_as(identity)))
 }
 
 /// `password` as a configuration has it.

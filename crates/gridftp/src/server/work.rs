@@ -99,6 +99,15 @@ impl Worker {
                 self.peer.set_ip(client);
                 return Outcome::Login(self.served.as_ref().map(|served| served.account.clone()));
             }
+            Task::Allocate(bytes) => {
+                let limited = self.served.as_ref().and_then(|served| served.limited.clone());
+                let room = match limited {
+                    Some(limited) => limited.room(bytes).await,
+                    None => Ok(()),
+                };
+                room.map(|()| Outcome::Answer(Reply::new(200, format!("{bytes} bytes are expected"))))
+                    .map_err(Failure::from)
+            }
             Task::Enter(key) => self.enter(key).await,
             Task::Find(key) => self.find(key).await,
             Task::File(task) => tokio::select! {

@@ -8,7 +8,7 @@ pub mod lab;
 pub mod works;
 
 use phoebus_gridftp::server::config::{Anonymous, Gsi, User};
-use phoebus_gridftp::server::{Config, Server};
+use phoebus_gridftp::server::{Config, Quota, Server};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -45,7 +45,8 @@ impl Serve {
         let root = dir.path().join("root");
         fs::create_dir(&root).unwrap();
         fs::create_dir(dir.path().join("local")).unwrap();
-        let anonymous = Anonymous { root, read_only: false, third_party: false };
+        let anonymous =
+            Anonymous { root, read_only: false, quota: Quota::default(), account: None, third_party: false };
         let listen = vec!["127.0.0.1:0".parse().unwrap()];
         let mut config = Config { listen, anonymous: Some(anonymous), ..Config::default() };
         change(&mut config);
@@ -65,8 +66,15 @@ impl Serve {
     pub fn to_grid_with(lab: &lab::Lab, change: impl FnOnce(&mut Config)) -> Self {
         Self::with(|config| {
             let root = config.anonymous.take().unwrap().root;
-            config.users =
-                vec![User { name: "jane".to_owned(), password: None, root, read_only: false, third_party: false }];
+            config.users = vec![User {
+                name: "jane".to_owned(),
+                password: None,
+                root,
+                read_only: false,
+                quota: Quota::default(),
+                account: None,
+                third_party: false,
+            }];
             config.gsi = Some(Gsi {
                 certificate: lab.path("host.pem"),
                 key: lab.path("host.key"),

@@ -33,6 +33,8 @@ pub(crate) enum Task {
     ListenOnNodes { generation: u64, settings: Settings, guard: Option<Guard> },
     /// Log this user in, for whom a front end speaks that has proved to be one.
     Vouched { user: String, client: IpAddr },
+    /// Look whether so many bytes have room, which `ALLO` announces.
+    Allocate(u64),
     /// Look whether this is a directory.
     Enter(Key),
     /// Look whether this is there.

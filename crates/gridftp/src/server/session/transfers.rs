@@ -20,7 +20,7 @@ impl Session {
 
     pub(super) fn allo(&mut self, bytes: u64) -> Step {
         self.allocated = Some(bytes);
-        Step::say(200, format!("{bytes} bytes are expected"))
+        Step::task(Task::Allocate(bytes))
     }
 
     pub(super) fn retr(&mut self, path: &[u8]) -> Step {

@@ -1,0 +1,535 @@
+//! Quotas: how much a user may have beneath his root.
+//!
+//! What counts is what `find` sees there: every file and directory below the root is one file, and the bytes are the lengths of the
+//! regular files, whoever put them there; the drafts of transfers that were cut and can go on are among them. It is counted when
+//! somebody first wants to write, again after ten minutes, and after whatever cannot be told by adding and subtracting; between, what
+//! this server does is added and subtracted. What is being received has its room from the beginning, if its length was announced,
+//! and otherwise as it arrives; a file that is being replaced counts until it is.
+//!
+//! A file system's own quotas need no counting and hold for everybody; these are for where there are none.
+
+use phoebus_files::block::Block;
+use phoebus_files::key::Key;
+use phoebus_files::range::{Extent, Ranges};
+use phoebus_files::store::{Attributes, Begun, Boxed, Draft, Fallible, Listing, Meta, Object, Spec, Store};
+use phoebus_files::sum::{Algorithm, Sum};
+use phoebus_files::{Error, Sort, draft_of};
+use phoebus_proto::units::ByteSize;
+use serde::Deserialize;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// For how long a count holds, if nothing but this server changes anything.
+const HOLDS: Duration = Duration::from_secs(600);
+
+/// How much a user may have. Without either of the two there is no bound to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quota {
+    /// The lengths of his files, all together.
+    pub bytes: Option<ByteSize>,
+    /// How many files and directories they are.
+    pub files: Option<u64>,
+}
+
+/// A store of which no more is filled than the quota says.
+#[derive(Debug, Clone)]
+pub(super) struct Limited(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Arc<dyn Store>,
+    root: PathBuf,
+    quota: Quota,
+    used: Arc<Mutex<Used>>,
+    /// Held by whoever counts.
+    counting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    bytes: u64,
+    files: u64,
+    /// What transfers in progress have room for.
+    claimed: (u64, u64),
+    /// Their drafts, which are not counted beside that.
+    drafts: HashSet<PathBuf>,
+    counted: Option<Instant>,
+}
+
+/// Room that a transfer has.
+#[derive(Debug)]
+struct Claim {
+    of: Arc<Inner>,
+    size: Mutex<(u64, u64)>,
+    draft: Option<PathBuf>,
+    /// Whether what it was for has been added to what is used.
+    settled: AtomicBool,
+}
+
+impl Limited {
+    pub(super) fn new(store: Arc<dyn Store>, root: &Path, quota: Quota) -> Self {
+        let (used, counting) = (Arc::default(), tokio::sync::Mutex::default());
+        Self(Arc::new(Inner { store, root: root.to_owned(), quota, used, counting }))
+    }
+
+    /// Whether so many bytes more have room.
+    pub(super) async fn room(&self, bytes: u64) -> Result<(), Error> {
+        self.0.count().await?;
+        self.0.claim(bytes, 0, None).map(drop)
+    }
+}
+
+impl Inner {
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, key: &Key) -> PathBuf {
+        self.root.join(OsStr::from_bytes(key.as_bytes()))
+    }
+
+    /// Counts, unless the last count still holds.
+    async fn count(&self) -> Result<(), Error> {
+        let _alone = self.counting.lock().await;
+        if self.used().counted.is_some_and(|at| at.elapsed() < HOLDS) {
+            return Ok(());
+        }
+        let (root, drafts) = (self.root.clone(), self.used().drafts.clone());
+        let begun = Instant::now();
+        let counted = tokio::task::spawn_blocking(move || counted(&root, &drafts)).await;
+        let counted = counted.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()));
+        let error = |source| Error::Io { name: "/".to_owned(), act: "count what is in", source };
+        let (bytes, files) = counted.map_err(error)?;
+        let mut used = self.used();
+        (used.bytes, used.files, used.counted) = (bytes, files, Some(begun));
+        Ok(())
+    }
+
+    /// Room for so much more.
+    fn claim(self: &Arc<Self>, bytes: u64, files: u64, draft: Option<PathBuf>) -> Result<Claim, Error> {
+        let claim = Claim { of: self.clone(), size: Mutex::default(), draft, settled: AtomicBool::default() };
+        claim.grow(bytes, files)?;
+        Ok(claim)
+    }
+
+    fn over(&self, what: &str, most: String) -> Error {
+        let reason = format!("the quota of {most} for {what} is used up");
+        Error::Store { name: "quota".to_owned(), reason, sort: Sort::NoSpace }
+    }
+
+    /// What is under a name itself, as the count has it.
+    fn there(&self, key: &Key) -> Option<u64> {
+        let meta = fs::symlink_metadata(self.path(key)).ok()?;
+        Some(if meta.is_file() { meta.len() } else { 0 })
+    }
+
+    fn forget_count(&self) {
+        self.used().counted = None;
+    }
+}
+
+impl Claim {
+    fn size(&self) -> MutexGuard<'_, (u64, u64)> {
+        self.size.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes so much more, if there is room.
+    fn grow(&self, bytes: u64, files: u64) -> Result<(), Error> {
+        let mut size = self.size();
+        let mut used = self.of.used();
+        let quota = self.of.quota;
+        let wanted = used.bytes.saturating_add(used.claimed.0).saturating_add(bytes);
+        if let Some(most) = quota.bytes.filter(|most| bytes > 0 && wanted > most.0) {
+            return Err(self.of.over("bytes", most.to_string()));
+        }
+        let wanted = used.files.saturating_add(used.claimed.1).saturating_add(files);
+        if let Some(most) = quota.files.filter(|most| files > 0 && wanted > *most) {
+            return Err(self.of.over("files", most.to_string()));
+        }
+        used.claimed = (used.claimed.0 + bytes, used.claimed.1 + files);
+        *size = (size.0 + bytes, size.1 + files);
+        Ok(())
+    }
+
+    /// Takes as much as makes it `bytes` long.
+    fn reach(&self, bytes: u64) -> Result<(), Error> {
+        let has = self.size().0;
+        if bytes > has { self.grow(bytes - has, 0) } else { Ok(()) }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let (bytes, files) = *self.size();
+        let of = self.of.clone();
+        let mut used = of.used();
+        used.claimed = (used.claimed.0.saturating_sub(bytes), used.claimed.1.saturating_sub(files));
+        if let Some(draft) = &self.draft {
+            used.drafts.remove(draft);
+            if !*self.settled.get_mut() && bytes > 0 {
+                // What is left of it, if anything is, counts.
+                used.counted = None;
+            }
+        }
+    }
+}
+
+/// The bytes and files below `root`, but for these drafts.
+fn counted(root: &Path, but: &HashSet<PathBuf>) -> io::Result<(u64, u64)> {
+    let (mut bytes, mut files) = (0u64, 0u64);
+    let mut below = vec![root.to_owned()];
+    while let Some(dir) = below.pop() {
+        let entries = match fs::read_dir(&dir) {
+            // It was removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && dir != root => continue,
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            let meta = match entry.metadata() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                meta => meta?,
+            };
+            let path = entry.path();
+            if but.contains(&path) {
+                continue;
+            }
+            files += 1;
+            if meta.is_dir() {
+                below.push(path);
+            } else if meta.is_file() {
+                bytes += meta.len();
+            }
+        }
+    }
+    Ok((bytes, files))
+}
+
+impl Store for Limited {
+    fn name(&self) -> String {
+        self.0.store.name()
+    }
+
+    fn is_far(&self) -> bool {
+        self.0.store.is_far()
+    }
+
+    fn algorithms(&self) -> &[Algorithm] {
+        self.0.store.algorithms()
+    }
+
+    fn sets_times(&self) -> bool {
+        self.0.store.sets_times()
+    }
+
+    fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
+        self.0.store.stat(key)
+    }
+
+    fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
+        self.0.store.list(key)
+    }
+
+    fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
+        self.0.store.open(key)
+    }
+
+    fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun> {
+        Box::pin(async move {
+            let draft = draft_of(key).ok().map(|draft| self.0.path(&draft));
+            if let Some(draft) = &draft {
+                // What an earlier attempt left is counted with this one.
+                self.0.used().drafts.insert(draft.clone());
+                if draft.exists() {
+                    self.0.forget_count();
+                }
+            }
+            let counted = self.0.count().await;
+            let claim = self.0.claim(spec.size.unwrap_or(0), 1, draft);
+            counted?;
+            let claim = claim?;
+            Ok(match self.0.store.create(key, spec).await? {
+                Begun::Draft(draft) => Begun::Draft(Arc::new(Filling { draft, claim, key: key.clone() })),
+                Begun::Done => Begun::Done,
+            })
+        })
+    }
+
+    fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
+        Box::pin(async move {
+            self.0.count().await?;
+            let there = self.0.there(key);
+            let claim = self.0.claim(0, u64::from(there.is_none()), None)?;
+            let draft = self.0.store.edit(key).await?;
+            // What it has already is counted already.
+            let had = there.unwrap_or(0);
+            Ok(Arc::new(Growing { draft, had, claim }) as _)
+        })
+    }
+
+    fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
+        Box::pin(async move {
+            self.0.count().await?;
+            let _claim = self.0.claim(0, 1, None)?;
+            self.0.store.make_dir(key).await?;
+            self.0.used().files += 1;
+            Ok(())
+        })
+    }
+
+    fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
+        Box::pin(async move {
+            let bytes = self.0.there(key).unwrap_or(0);
+            self.0.store.remove(key).await?;
+            let mut used = self.0.used();
+            (used.bytes, used.files) = (used.bytes.saturating_sub(bytes), used.files.saturating_sub(1));
+            Ok(())
+        })
+    }
+
+    fn remove_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
+        Box::pin(async move {
+            self.0.store.remove_dir(key).await?;
+            let mut used = self.0.used();
+            used.files = used.files.saturating_sub(1);
+            Ok(())
+        })
+    }
+
+    fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
+        Box::pin(async move {
+            let replaced = self.0.there(to);
+            self.0.store.rename(from, to, replace).await?;
+            if let Some(bytes) = replaced.filter(|_| from != to) {
+                let mut used = self.0.used();
+                (used.bytes, used.files) = (used.bytes.saturating_sub(bytes), used.files.saturating_sub(1));
+            }
+            Ok(())
+        })
+    }
+
+    fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()> {
+        self.0.store.set(key, attributes)
+    }
+
+    fn settle(&self) -> Fallible<'_, ()> {
+        self.0.store.settle()
+    }
+}
+
+/// A draft that has room.
+#[derive(Debug)]
+struct Filling {
+    draft: Arc<dyn Draft>,
+    claim: Claim,
+    key: Key,
+}
+
+/// A file that is changed where it stands, and has room for what it grows by.
+#[derive(Debug)]
+struct Growing {
+    draft: Arc<dyn Draft>,
+    had: u64,
+    claim: Claim,
+}
+
+impl Draft for Filling {
+    fn name(&self) -> String {
+        self.draft.name()
+    }
+
+    fn kept(&self) -> Ranges {
+        self.draft.kept()
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.draft.is_ordered()
+    }
+
+    fn is_resumable(&self) -> bool {
+        self.draft.is_resumable()
+    }
+
+    fn write(&self, block: Block) -> Fallible<'_, ()> {
+        match self.claim.reach(block.extent().map_or(u64::MAX, Extent::end)) {
+            Ok(()) => self.draft.write(block),
+            Err(error) => Box::pin(async { Err(error) }),
+        }
+    }
+
+    fn wrote(&self, extent: Extent) -> Result<(), Error> {
+        self.claim.reach(extent.end())?;
+        self.draft.wrote(extent)
+    }
+
+    fn checkpoint(&self) -> Fallible<'_, Ranges> {
+        self.draft.checkpoint()
+    }
+
+    fn given(&self, size: u64) -> Option<Sum> {
+        self.draft.given(size)
+    }
+
+    fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
+        self.draft.checksum(algorithm)
+    }
+
+    fn publish(&self, size: u64) -> Fallible<'_, ()> {
+        Box::pin(async move {
+            self.claim.reach(size)?;
+            let replaced = self.claim.of.there(&self.key);
+            self.draft.publish(size).await?;
+            let mut used = self.claim.of.used();
+            used.bytes = (used.bytes + size).saturating_sub(replaced.unwrap_or(0));
+            used.files += u64::from(replaced.is_none());
+            self.claim.settled.store(true, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
+        self.draft.abandon(keep)
+    }
+
+    fn file(&self) -> Option<Arc<File>> {
+        self.draft.file()
+    }
+}
+
+impl Draft for Growing {
+    fn name(&self) -> String {
+        self.draft.name()
+    }
+
+    fn kept(&self) -> Ranges {
+        self.draft.kept()
+    }
+
+    fn is_resumable(&self) -> bool {
+        self.draft.is_resumable()
+    }
+
+    fn write(&self, block: Block) -> Fallible<'_, ()> {
+        let end = block.extent().map_or(u64::MAX, Extent::end);
+        match self.claim.reach(end.saturating_sub(self.had)) {
+            Ok(()) => self.draft.write(block),
+            Err(error) => Box::pin(async { Err(error) }),
+        }
+    }
+
+    fn wrote(&self, extent: Extent) -> Result<(), Error> {
+        self.claim.reach(extent.end().saturating_sub(self.had))?;
+        self.draft.wrote(extent)
+    }
+
+    fn checkpoint(&self) -> Fallible<'_, Ranges> {
+        self.draft.checkpoint()
+    }
+
+    fn given(&self, size: u64) -> Option<Sum> {
+        self.draft.given(size)
+    }
+
+    fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
+        self.draft.checksum(algorithm)
+    }
+
+    fn publish(&self, size: u64) -> Fallible<'_, ()> {
+        self.draft.publish(size)
+    }
+
+    fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
+        self.draft.abandon(keep)
+    }
+
+    fn file(&self) -> Option<Arc<File>> {
+        self.draft.file()
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        // What was claimed was written, or was about to be.
+        let (bytes, files) = *self.claim.size();
+        let mut used = self.claim.of.used();
+        (used.bytes, used.files) = (used.bytes + bytes, used.files + files);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phoebus_files::Links;
+    use phoebus_files::local::Local;
+
+    fn key(text: &str) -> Key {
+        Key::parse(text).unwrap()
+    }
+
+    async fn put(store: &Limited, name: &str, len: usize, size: Option<u64>) -> Result<(), String> {
+        let text = |error: Error| error.to_string();
+        let spec = Spec { size, replace: true, ..Spec::default() };
+        let Begun::Draft(draft) = store.create(&key(name), spec).await.map_err(text)? else {
+            panic!("{name} is there")
+        };
+        for at in (0..len).step_by(10) {
+            let block = Block::new(at as u64, vec![7; 10.min(len - at)]);
+            if let Err(error) = draft.write(block).await {
+                draft.abandon(true).await;
+                return Err(text(error));
+            }
+        }
+        draft.publish(len as u64).await.map_err(text)
+    }
+
+    #[tokio::test]
+    async fn no_more_is_filled_than_there_is_room_for() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("there"), [0; 40]).unwrap();
+        let local = Arc::new(Local::new(dir.path(), Links::Beneath).unwrap());
+        let store = Limited::new(local, dir.path(), Quota { bytes: Some(ByteSize(100)), files: Some(4) });
+        let used = || {
+            let used = store.0.used();
+            (used.bytes, used.files, used.claimed)
+        };
+        put(&store, "a", 30, Some(30)).await.unwrap();
+        assert_eq!(used(), (70, 2, (0, 0)));
+        // Neither what is announced nor what comes fits.
+        for size in [Some(31), None] {
+            let error = put(&store, "b", 31, size).await.unwrap_err();
+            assert!(error.contains("quota of 100"), "{error}");
+            assert!(!dir.path().join("b").exists());
+        }
+        assert_eq!(used().2, (0, 0));
+        store.room(30).await.unwrap();
+        assert!(store.room(31).await.is_err());
+        // What is replaced counts until it is.
+        put(&store, "a", 25, Some(25)).await.unwrap();
+        assert_eq!(used(), (65, 2, (0, 0)));
+        // What goes makes room, and a file that grows takes it.
+        store.remove(&key("there")).await.unwrap();
+        let draft = store.edit(&key("a")).await.unwrap();
+        draft.write(Block::new(20, vec![1; 80])).await.unwrap();
+        assert!(draft.write(Block::new(100, vec![1; 1])).await.is_err());
+        drop(draft);
+        assert_eq!(used(), (100, 1, (0, 0)));
+        for name in ["d", "d/e", "f"] {
+            store.make_dir(&key(name)).await.unwrap();
+        }
+        assert!(store.make_dir(&key("g")).await.unwrap_err().to_string().contains("quota of 4 for files"));
+        assert!(put(&store, "g", 0, Some(0)).await.is_err());
+        store.remove_dir(&key("f")).await.unwrap();
+        store.rename(&key("a"), &key("d/e/a"), true).await.unwrap();
+        put(&store, "g", 0, Some(0)).await.unwrap();
+        let (bytes, files, _) = used();
+        assert_eq!(counted(dir.path(), &HashSet::new()).unwrap(), (bytes, files));
+    }
+}

@@ -1,0 +1,102 @@
+//! What users may have, and whose their files are: quotas, and accounts of the system where the server is root.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use phoebus_gridftp::server::Quota;
+use phoebus_proto::units::ByteSize;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::process::Command;
+use support::{Serve, bytes, ok, python, run};
+
+#[test]
+fn no_more_is_stored_than_the_quota_says() {
+    let quota = Quota { bytes: Some(ByteSize(1_000_000)), files: Some(5) };
+    let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().quota = quota);
+    fs::write(serve.path("there"), bytes(300_000)).unwrap();
+    let script = r#"
+f = login(); f.voidcmd('TYPE I')
+def put(line, n, announced=None):
+    if announced is not None:
+        r = f.sendcmd('ALLO %d' % announced); assert r.startswith('200'), r
+    try: s = f.transfercmd(line)
+    except ftplib.Error as e: return str(e)
+    try: s.sendall(b'x' * n)
+    except OSError: pass
+    s.close(); return answer(f)
+assert put('STOR a', 400000).startswith('226')
+# As it arrives, as it is announced, and as it is asked.
+r = put('STOR b', 300001); assert r.startswith('552') and 'quota' in r, r
+refused(f, 'SIZE b', '550')
+r = refused(f, 'ALLO 300001', '552'); f.sendcmd('ALLO 300000')
+r = put('STOR b', 300000, 300000); assert r.startswith('226'), r
+r = put('APPE b', 1); assert r.startswith('552'), r
+# What is replaced counts until it is.
+r = put('STOR a', 10); assert r.startswith('552'), r
+f.delete('there'); r = put('STOR a', 10); assert r.startswith('226'), r
+r = put('APPE a', 699990 - 300); assert r.startswith('226'), r
+# Two files are there; three more have room.
+for name in 'c', 'd': f.mkd(name)
+assert put('STOR d/e', 0).startswith('226'); r = put('STOR d/f', 0); assert r.startswith('552') and 'files' in r, r
+refused(f, 'MKD g', '552'); f.rmd('c'); f.rename('a', 'd/e'); assert put('STOR g', 0).startswith('226'); f.mkd('h')
+refused(f, 'MKD i', '552')
+# Another connection shares it.
+g = login(); refused(g, 'MKD i', '552')
+"#;
+    ok(&python(&serve, script));
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+    // What is too long is not sent at all by those who announce it.
+    let long = serve.local().join("long");
+    fs::write(&long, bytes(2_000_000)).unwrap();
+    let url = format!("file://{}", long.display());
+    let mut command = Command::new("globus-url-copy");
+    let copied = run(command.env("HOME", "/nonexistent").args(["-p", "2", &url, &serve.url("long")]));
+    assert!(!copied.status.success() && String::from_utf8_lossy(&copied.stderr).contains("552"), "{copied:?}");
+}
+
+/// Needs root, and somebody who is not.
+#[test]
+fn files_are_those_of_the_account() {
+    let id = |what: &str| ok(&run(Command::new("id").args([what, "daemon"]))).trim().parse::<u32>().unwrap();
+    let (uid, gid) = (id("-u"), id("-g"));
+    let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().account = Some("daemon".to_owned()));
+    let content = bytes(17 << 20);
+    fs::write(serve.local().join("data"), &content).unwrap();
+    let owned = |name: &str, owner: (u32, u32), mode: u32| {
+        if !serve.path(name).exists() {
+            fs::write(serve.path(name), "x").unwrap();
+        }
+        chown(serve.path(name), Some(owner.0), Some(owner.1)).unwrap();
+        fs::set_permissions(serve.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    owned("", (uid, gid), 0o755);
+    owned("his", (uid, 0), 0o400);
+    owned("groups", (0, gid), 0o040);
+    owned("roots", (0, 0), 0o600);
+    fs::create_dir(serve.path("closed")).unwrap();
+    owned("closed", (0, 0), 0o755);
+    let script = r#"
+data = open(os.path.join(dir, 'data'), 'rb').read()
+f = login(); f.voidcmd('TYPE I')
+for name in 'his', 'groups':
+    out = io.BytesIO(); f.retrbinary('RETR ' + name, out.write); assert out.getvalue() == b'x', name
+def fails(line, data=b'x'):
+    try: f.storbinary(line, io.BytesIO(data)); raise SystemExit(line)
+    except ftplib.Error as e: assert str(e)[:3] in ('550', '451'), (line, e)
+try: f.retrbinary('RETR roots', print); raise SystemExit('roots')
+except ftplib.Error as e: assert str(e).startswith('550') and 'ermission' in str(e), e
+fails('APPE his'); fails('APPE roots'); fails('STOR closed/x'); refused(f, 'MKD closed/d', '550'); refused(f, 'CKSM MD5 0 -1 roots', '550')
+refused(f, 'SITE CHMOD 777 roots', '550', '451')
+f.mkd('d'); f.storbinary('STOR d/x', io.BytesIO(data)); f.sendcmd('SITE CHMOD 640 d/x'); f.sendcmd('MFMT 20200102030405 d/x')
+out = io.BytesIO(); f.retrbinary('RETR d/x', out.write); assert out.getvalue() == data
+"#;
+    ok(&python(&serve, script));
+    for name in ["d", "d/x"] {
+        let meta = fs::metadata(serve.path(name)).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (uid, gid), "{name}");
+    }
+    assert_eq!(fs::read(serve.path("roots")).unwrap(), b"x");
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}
