@@ -1,8 +1,11 @@
 //! Blocks of bytes on their way, in a bounded number of buffers (P22, L8).
 
+use crate::error::Error;
 use crate::range::Extent;
 use crate::sum::Combining;
 use bytes::Bytes;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -11,34 +14,147 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub struct Block {
     /// The offset of the first byte.
     pub offset: u64,
-    /// The bytes. A slice of them keeps the whole buffer in use.
-    pub bytes: Bytes,
+    /// The bytes, or where they are.
+    pub body: Body,
     /// Their checksum, where it was computed on the way, of the sort that the transfer uses.
     pub sum: Option<u32>,
+}
+
+/// Where the bytes of a block are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body {
+    /// Here. A slice of them keeps the whole buffer in use.
+    Bytes(Bytes),
+    /// In an open file, where whoever carries them takes them: only for those who asked for it
+    /// ([`Shape::lend`](crate::store::Shape::lend)).
+    Lent(Lent),
+    /// So many are in the draft already, since whoever received them was given where to put them
+    /// ([`Shape::into`](crate::store::Shape::into)).
+    Landed(u64),
+}
+
+/// Bytes of an open file of this machine.
+#[derive(Debug, Clone)]
+pub struct Lent {
+    /// The file.
+    pub file: Arc<File>,
+    /// As errors name it.
+    pub name: Arc<str>,
+    /// Whether it is a regular file, which the kernel can send from without copying.
+    pub regular: bool,
+    /// Where in it they begin.
+    pub at: u64,
+    /// How many they are.
+    pub len: u64,
+}
+
+impl PartialEq for Lent {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.file, &other.file) && (self.at, self.len) == (other.at, other.len)
+    }
+}
+
+impl Eq for Lent {}
+
+impl Lent {
+    /// Reads the bytes from the `from`th on, as many as `room` takes or there are. Blocks.
+    ///
+    /// # Errors
+    /// They cannot be read, or the file has become shorter.
+    pub fn read(&self, from: u64, room: &mut [u8]) -> Result<usize, Error> {
+        let most = usize::try_from(self.len.saturating_sub(from)).unwrap_or(usize::MAX).min(room.len());
+        loop {
+            match self.file.read_at(&mut room[..most], self.at.saturating_add(from)) {
+                Ok(0) if most > 0 => return Err(self.short(from)),
+                Ok(read) => return Ok(read),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::io(&self.name, "read", error)),
+            }
+        }
+    }
+
+    /// The error for a file that ends before the `from`th of the bytes.
+    pub fn short(&self, from: u64) -> Error {
+        let (at, expected) = (self.at.saturating_add(from), self.at.saturating_add(self.len));
+        Error::Short { name: self.name.to_string(), at, expected }
+    }
 }
 
 impl Block {
     /// `bytes`, which belong at `offset`.
     pub fn new(offset: u64, bytes: impl Into<Bytes>) -> Self {
-        Self { offset, bytes: bytes.into(), sum: None }
+        Self { offset, body: Body::Bytes(bytes.into()), sum: None }
+    }
+
+    /// The bytes `extent` of a draft, which are in it already.
+    pub fn landed(extent: Extent) -> Self {
+        Self { offset: extent.start(), body: Body::Landed(extent.len()), sum: None }
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> u64 {
+        match &self.body {
+            Body::Bytes(bytes) => bytes.len() as u64,
+            Body::Lent(lent) => lent.len,
+            Body::Landed(len) => *len,
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether its bytes are in the draft already.
+    pub fn has_landed(&self) -> bool {
+        matches!(self.body, Body::Landed(_))
+    }
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// They are elsewhere, which nobody is told who has not asked for it.
+    pub fn bytes(&self) -> Result<&Bytes, Error> {
+        match &self.body {
+            Body::Bytes(bytes) => Ok(bytes),
+            Body::Lent(lent) => {
+                Err(Error::Unsupported { name: lent.name.to_string(), what: "bytes that are still in a file" })
+            }
+            Body::Landed(_) => {
+                Err(Error::Unsupported { name: "a block".to_owned(), what: "bytes that have gone on already" })
+            }
+        }
     }
 
     /// Which bytes of the object these are, unless they reach beyond what 64 bits can count.
     pub fn extent(&self) -> Option<Extent> {
-        Extent::new(self.offset, self.bytes.len() as u64)
+        Extent::new(self.offset, self.len())
     }
 
     /// The checksum that travels with it, or that of its bytes.
-    pub fn sum_by(&self, how: Combining) -> u32 {
-        self.sum.unwrap_or_else(|| how.of(&self.bytes))
+    ///
+    /// # Errors
+    /// There is none, and the bytes are elsewhere.
+    pub fn sum_by(&self, how: Combining) -> Result<u32, Error> {
+        match self.sum {
+            Some(sum) => Ok(sum),
+            None => Ok(how.of(self.bytes()?)),
+        }
     }
 
     /// The bytes of it that `extent` names, as a block of their own without a checksum.
     pub fn part(&self, extent: Extent) -> Option<Self> {
         let extent = extent.common(self.extent()?)?;
-        let from = usize::try_from(extent.start() - self.offset).ok()?;
-        let to = from + usize::try_from(extent.len()).ok()?;
-        Some(Self { offset: extent.start(), bytes: self.bytes.slice(from..to), sum: None })
+        let from = extent.start() - self.offset;
+        let body = match &self.body {
+            Body::Bytes(bytes) => {
+                let from = usize::try_from(from).ok()?;
+                Body::Bytes(bytes.slice(from..from + usize::try_from(extent.len()).ok()?))
+            }
+            Body::Lent(lent) => Body::Lent(Lent { at: lent.at.checked_add(from)?, len: extent.len(), ..lent.clone() }),
+            Body::Landed(_) => Body::Landed(extent.len()),
+        };
+        Some(Self { offset: extent.start(), body, sum: None })
     }
 }
 

@@ -112,11 +112,6 @@ pub trait Object: Debug + Send + Sync {
     /// Fails with [`Error::Changed`] if the object is no longer what [`Self::meta`] says.
     fn unchanged(&self) -> Fallible<'_, ()>;
 
-    /// The open file, where it is one on this machine: for sending without copying, where nothing has to be hashed.
-    fn file(&self) -> Option<Arc<File>> {
-        None
-    }
-
     /// Itself, for drafts of the same kind of store, which may know how to fetch it ([`Draft::fetch`]).
     fn as_any(&self) -> Option<&dyn Any> {
         None
@@ -164,6 +159,17 @@ pub trait Draft: Debug + Send + Sync {
         Box::pin(async { Ok(false) })
     }
 
+    /// Whether it takes blocks whose bytes are still in a file ([`Shape::lend`]).
+    fn takes_lent(&self) -> bool {
+        false
+    }
+
+    /// Where whoever has its bytes first can put them without handing them on: for receiving without copying, and for hashing
+    /// and writing while bytes are at hand. Where this is none, blocks come by [`Self::write`].
+    fn landing(&self) -> Option<Arc<dyn Landing>> {
+        None
+    }
+
     /// Whether a later attempt at the same goes on from the last checkpoint.
     fn is_resumable(&self) -> bool {
         false
@@ -172,8 +178,10 @@ pub trait Draft: Debug + Send + Sync {
     /// Writes a block, or accepts it to be written in its time. Bytes that it has are not written again; the first ones stay.
     fn write(&self, block: Block) -> Fallible<'_, ()>;
 
-    /// Notes that `extent` was written by other means into [`Self::file`].
-    fn wrote(&self, extent: Extent) -> Result<(), Error>;
+    /// Returns when nothing is read any more of blocks that were lent.
+    fn flush(&self) -> Fallible<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
 
     /// Makes sure that what was written is not lost if either end is killed now, and says what that is.
     fn checkpoint(&self) -> Fallible<'_, Ranges>;
@@ -191,11 +199,32 @@ pub trait Draft: Debug + Send + Sync {
 
     /// Gives it up. What was written so far is kept for a later attempt if `keep` and the store can.
     fn abandon(&self, keep: bool) -> Boxed<'_, ()>;
+}
 
-    /// The open file, where it is one on this machine: for receiving without copying, where nothing has to be hashed.
-    fn file(&self) -> Option<Arc<File>> {
+/// The open file of a draft, for threads that write to it by themselves.
+pub trait Landing: Debug + Send + Sync {
+    /// What of `extent` is to be written: what nobody has written or is writing. The caller then has to, or to fail.
+    ///
+    /// # Errors
+    /// The draft has no such bytes, or takes nothing more.
+    fn claim(&self, extent: Extent) -> Result<Ranges, Error>;
+
+    /// The file.
+    fn file(&self) -> &File;
+
+    /// The checksum that [`Self::wrote`] has to be told.
+    fn sum(&self) -> Option<Combining> {
         None
     }
+
+    /// Notes that `extent`, which was claimed, has been written, and its checksum if one is kept.
+    ///
+    /// # Errors
+    /// There are more gaps between what was written than are held.
+    fn wrote(&self, extent: Extent, sum: u32) -> Result<(), Error>;
+
+    /// The error for a write that failed, after which the draft takes nothing more.
+    fn failed(&self, error: std::io::Error) -> Error;
 }
 
 /// How a flow is to come.
@@ -209,6 +238,10 @@ pub struct Shape {
     pub ordered: bool,
     /// The checksum to compute of each block while its bytes are at hand.
     pub sum: Option<Combining>,
+    /// Whether blocks may be places in a file of this machine, where nothing has to be read to be hashed.
+    pub lend: bool,
+    /// Where bytes that cross a network may be put as they come, hashed as it says.
+    pub into: Option<Arc<dyn Landing>>,
 }
 
 /// What is to be written, and of what source: an earlier attempt is continued only if all of this is the same.

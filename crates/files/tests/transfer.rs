@@ -183,13 +183,20 @@ async fn bytes_are_read_at_random_and_in_order() {
 
     let ranges: Ranges =
         [Extent::between(5000, 20_000).unwrap(), Extent::between(90_001, 100_000).unwrap()].into_iter().collect();
-    let shape = Shape { pool: Pool::new(4096, 2), readers: 4, ordered: true, sum: Some(Combining::Crc32c) };
+    let shape = Shape {
+        pool: Pool::new(4096, 2),
+        readers: 4,
+        ordered: true,
+        sum: Some(Combining::Crc32c),
+        lend: false,
+        into: None,
+    };
     let flow = object.flow(ranges, shape.clone()).await.unwrap();
     let (mut all, mut last) = (Vec::new(), 0);
     while let Some(block) = flow.next().await.unwrap() {
-        assert!(block.offset >= last && block.sum == Some(Combining::Crc32c.of(&block.bytes)));
+        assert!(block.offset >= last && block.sum == Some(Combining::Crc32c.of(block.bytes().unwrap())));
         last = block.offset;
-        all.extend_from_slice(&block.bytes);
+        all.extend_from_slice(block.bytes().unwrap());
     }
     assert_eq!(all, [&bytes[5000..20_000], &bytes[90_001..]].concat());
     let beyond = object.flow(Extent::between(99_999, 100_001).unwrap().into(), shape).await;
@@ -213,7 +220,7 @@ async fn files_are_changed_where_they_stand_if_asked_to() {
 async fn devices_are_bytes_without_a_size() {
     let store = phoebus_files::local::Local::new("/dev", phoebus_files::Links::Beneath).unwrap();
     let zero = store.open(&key("zero")).await.unwrap();
-    let shape = Shape { pool: Pool::new(1 << 16, 4), readers: 2, ordered: false, sum: None };
+    let shape = Shape { pool: Pool::new(1 << 16, 4), readers: 2, ordered: false, sum: None, lend: false, into: None };
     let flow = zero.flow(Extent::first(10 << 20).into(), shape).await.unwrap();
     let Begun::Draft(null) = store.create(&key("null"), Spec::default()).await.unwrap() else { panic!() };
     while let Some(block) = flow.next().await.unwrap() {

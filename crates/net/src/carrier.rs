@@ -87,13 +87,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[derive(Debug)]
-struct Pipe {
-    read: OwnedFd,
-    write: OwnedFd,
+pub(crate) struct Pipe {
+    pub(crate) read: OwnedFd,
+    pub(crate) write: OwnedFd,
 }
 
 impl Pipe {
-    fn new(capacity: usize) -> io::Result<Self> {
+    pub(crate) fn new(capacity: usize) -> io::Result<Self> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // A refusal leaves the default of 16 pages.
         let _ = rustix::pipe::fcntl_setpipe_size(&write, capacity);

@@ -11,6 +11,7 @@
 //! - [`tls`]: what authenticates and encrypts it, or any other.
 //! - [`credentials`]: who this end is and whom it trusts.
 //! - [`carrier`]: moves bytes from stream to stream through pipes that belong to a pool, without copying them.
+//! - [`bulk`]: moves bytes between a connection and a file, by a thread that may block.
 //! - [`dial`]: names to addresses, addresses to a connection (RFC 8305), all in bounded time.
 //! - [`host`]: what the host's own settings take away from a profile, and the command that would change them.
 //! - [`wrapblock`]: a transport from a library with blocking calls; [`driver`]: such a library from a file (U9–U11).
@@ -23,6 +24,7 @@
 //! [`Stream`] carries `SO_LINGER{1,0}` from before connect or listen: whatever drops it (a panic, a signal, a forgotten
 //! path) resets the connection. [`Stream::disarm`] is only for a stream whose both directions have ended.
 
+pub mod bulk;
 pub mod carrier;
 pub mod credentials;
 pub mod dial;

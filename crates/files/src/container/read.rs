@@ -182,7 +182,9 @@ async fn run(
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let Some((part, wanted)) = next else { return };
-        let flow = match container.parts[part].object.flow(wanted, shape.clone()).await {
+        // A part does not know where in the whole its bytes belong.
+        let shape = Shape { into: None, ..shape.clone() };
+        let flow = match container.parts[part].object.flow(wanted, shape).await {
             Ok(flow) => flow,
             Err(error) => return drop(blocks.send(Err(error)).await),
         };

@@ -85,10 +85,6 @@ impl Draft for Scatter {
         })
     }
 
-    fn wrote(&self, _extent: Extent) -> Result<(), Error> {
-        Err(Error::Unsupported { name: self.name.clone(), what: "writing into several files at once by other means" })
-    }
-
     fn checkpoint(&self) -> Fallible<'_, Ranges> {
         Box::pin(async move {
             let mut all = Ranges::new();

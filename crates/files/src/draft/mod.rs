@@ -29,7 +29,7 @@ use crate::journal::{self, Header, Parts};
 use crate::key::Key;
 use crate::range::{Extent, Ranges};
 use crate::store::Spec;
-use crate::sum::{Algorithm, Hasher, Sum};
+use crate::sum::{Algorithm, Combining, Hasher, Sum};
 use names::Names;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,22 +116,21 @@ impl<D: Disk> Work<D> {
             let cut = if part == extent { Some(block.clone()) } else { block.part(part) };
             // It was cut from the block's own range.
             let Some(piece) = cut else { continue };
-            self.put(&piece.bytes, part.start()).map_err(|e| self.fail("write", e))?;
-            self.note(part, self.spec.sum.map_or(0, |how| piece.sum_by(how)));
+            self.put(piece.bytes()?, part.start()).map_err(|e| self.fail("write", e))?;
+            let sum = self.spec.sum.map(|how| piece.sum_by(how)).transpose()?;
+            self.note(part, sum.unwrap_or(0));
         }
         Ok(())
     }
 
-    /// Notes what was written by other means, whose checksum nobody knows.
-    pub(crate) fn wrote(&self, extent: Extent) -> Result<(), Error> {
-        if self.spec.sum.is_some() {
-            return Err(Error::Unsupported {
-                name: self.label.clone(),
-                what: "a checksum of bytes that were not seen",
-            });
-        }
-        self.claim(extent)?.iter().for_each(|part| self.note(part, 0));
-        Ok(())
+    /// The checksum that is kept of its blocks.
+    pub(crate) fn sum(&self) -> Option<Combining> {
+        self.spec.sum
+    }
+
+    /// Whether zeros are left out of the file.
+    pub(crate) fn leaves_holes(&self) -> bool {
+        self.sparse
     }
 
     /// Makes what was written safe, and says what is.
@@ -207,7 +206,7 @@ impl<D: Disk> Work<D> {
     }
 
     /// What of `extent` nobody has written or is writing, which the caller now has to.
-    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
+    pub(crate) fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
         let mut state = self.state();
         self.still_open(&state)?;
         if self.spec.size.is_some_and(|size| extent.end() > size) || extent.end() > i64::MAX as u64 {
@@ -240,7 +239,8 @@ impl<D: Disk> Work<D> {
         Ok(())
     }
 
-    fn note(&self, extent: Extent, sum: u32) {
+    /// Notes that `extent`, which was claimed, is written and has the checksum `sum`.
+    pub(crate) fn note(&self, extent: Extent, sum: u32) {
         // Claims do not overlap.
         self.state().fresh.add(extent, sum);
     }
@@ -257,7 +257,7 @@ impl<D: Disk> Work<D> {
     }
 
     /// The error for `source`, after which nothing that was not safe before can be trusted.
-    fn fail(&self, act: &'static str, source: io::Error) -> Error {
+    pub(crate) fn fail(&self, act: &'static str, source: io::Error) -> Error {
         self.state().over = Some(Over::Failed);
         Error::io(&self.label, act, source)
     }

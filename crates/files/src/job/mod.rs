@@ -119,6 +119,7 @@ impl Run<'_> {
         }
         match meta.kind {
             Kind::File => self.file(from, to, meta).await,
+            Kind::Device if self.job.how.length.is_some() => self.file(from, to, meta).await,
             Kind::Dir if self.job.recursive => self.tree(from, to, meta).await,
             kind => {
                 let name = format!("{}/{from}", self.job.source.name());

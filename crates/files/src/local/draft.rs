@@ -7,11 +7,15 @@ use crate::draft::{MAX_GAPS, Work, checksum};
 use crate::error::Error;
 use crate::key::Key;
 use crate::range::{Extent, Ranges};
-use crate::store::{Boxed, Draft, Fallible, Kind};
-use crate::sum::{Algorithm, Sum};
+use crate::store::{Boxed, Draft, Fallible, Kind, Landing};
+use crate::sum::{Algorithm, Combining, Sum};
 use std::fmt;
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long threads that write by themselves are waited for. One that hangs in a disk may take longer; it holds the lock then.
+const PARTING: Duration = Duration::from_secs(1);
 
 /// A draft, whose calls run where they may block.
 pub(super) struct LocalDraft {
@@ -47,8 +51,10 @@ impl Draft for LocalDraft {
         self.run(move |work| work.write(&block))
     }
 
-    fn wrote(&self, extent: Extent) -> Result<(), Error> {
-        self.work.wrote(extent)
+    fn landing(&self) -> Option<Arc<dyn Landing>> {
+        // Zeros are looked for, to be left out, by those who have the bytes.
+        let landing = || Arc::new(LocalLanding(self.work.clone())) as _;
+        (!self.work.leaves_holes()).then(landing)
     }
 
     fn checkpoint(&self) -> Fallible<'_, Ranges> {
@@ -75,11 +81,39 @@ impl Draft for LocalDraft {
         Box::pin(async move {
             // Whoever gives a draft up has an error to tell already; what is left behind is found by the next attempt.
             let _ = self.run(move |work| work.abandon(keep)).await;
+            alone(&self.work).await;
         })
     }
+}
 
-    fn file(&self) -> Option<Arc<File>> {
-        Some(self.work.file().0.clone())
+struct LocalLanding(Arc<Work<Linux>>);
+
+impl Landing for LocalLanding {
+    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
+        self.0.claim(extent)
+    }
+
+    fn file(&self) -> &File {
+        &self.0.file().0
+    }
+
+    fn sum(&self) -> Option<Combining> {
+        self.0.sum()
+    }
+
+    fn wrote(&self, extent: Extent, sum: u32) -> Result<(), Error> {
+        self.0.note(extent, sum);
+        Ok(())
+    }
+
+    fn failed(&self, error: std::io::Error) -> Error {
+        self.0.fail("write", error)
+    }
+}
+
+impl fmt::Debug for LocalLanding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LocalLanding").field(&self.0.label()).finish()
     }
 }
 
@@ -90,10 +124,10 @@ impl fmt::Debug for LocalDraft {
 }
 
 /// A file that is changed where it stands.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Edit {
     store: Local,
-    label: String,
+    label: Arc<str>,
     file: LinuxFile,
     kind: Kind,
     written: Arc<Mutex<Ranges>>,
@@ -101,7 +135,7 @@ pub(super) struct Edit {
 
 impl Edit {
     pub(super) fn new(store: Local, label: String, file: LinuxFile, kind: Kind) -> Self {
-        Self { store, label, file, kind, written: Arc::default() }
+        Self { store, label: label.into(), file, kind, written: Arc::default() }
     }
 
     fn run<T: Send + 'static>(
@@ -110,7 +144,7 @@ impl Edit {
         call: impl FnOnce(&LinuxFile) -> std::io::Result<T> + Send + 'static,
     ) -> Fallible<'_, T> {
         let (file, label) = (self.file.clone(), self.label.clone());
-        Box::pin(self.store.run(move |_| call(&file).map_err(|error| Error::io(label, act, error))))
+        Box::pin(self.store.run(move |_| call(&file).map_err(|error| Error::io(&*label, act, error))))
     }
 
     fn written(&self) -> Ranges {
@@ -120,7 +154,7 @@ impl Edit {
 
 impl Draft for Edit {
     fn name(&self) -> String {
-        self.label.clone()
+        self.label.to_string()
     }
 
     /// Nothing: what is there may be anything.
@@ -135,23 +169,18 @@ impl Draft for Edit {
 
     fn write(&self, block: Block) -> Fallible<'_, ()> {
         let Some(extent) = block.extent().filter(|extent| extent.end() <= i64::MAX as u64) else {
-            let error = Error::Beyond { name: self.label.clone(), extent: Extent::first(u64::MAX) };
+            let error = Error::Beyond { name: self.name(), extent: Extent::first(u64::MAX) };
             return Box::pin(async { Err(error) });
         };
         Box::pin(async move {
-            self.run("write", move |file| file.write_at(&block.bytes, block.offset)).await?;
-            self.wrote(extent)
+            let bytes = block.bytes()?.clone();
+            self.run("write", move |file| file.write_at(&bytes, block.offset)).await?;
+            self.wrote(extent, 0)
         })
     }
 
-    fn wrote(&self, extent: Extent) -> Result<(), Error> {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        written.insert(extent);
-        if written.count() > MAX_GAPS {
-            let what = "the number of gaps between what was written";
-            return Err(Error::Limit { name: self.label.clone(), what, limit: MAX_GAPS as u64 });
-        }
-        Ok(())
+    fn landing(&self) -> Option<Arc<dyn Landing>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn checkpoint(&self) -> Fallible<'_, Ranges> {
@@ -171,7 +200,7 @@ impl Draft for Edit {
 
     fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
         if self.kind != Kind::File {
-            let error = Error::Unsupported { name: self.label.clone(), what: "reading again what was written" };
+            let error = Error::Unsupported { name: self.name(), what: "reading again what was written" };
             return Box::pin(async { Err(error) });
         }
         self.run("read", move |file| checksum(file, algorithm, Extent::first(file.stat()?.size)))
@@ -182,17 +211,50 @@ impl Draft for Edit {
         Box::pin(async move {
             let missing = self.written().missing(Extent::first(size)).total();
             if missing > 0 {
-                return Err(Error::Incomplete { name: self.label.clone(), missing, size });
+                return Err(Error::Incomplete { name: self.name(), missing, size });
             }
             self.checkpoint().await.map(drop)
         })
     }
 
     fn abandon(&self, _keep: bool) -> Boxed<'_, ()> {
-        Box::pin(async {})
+        Box::pin(alone(&self.written))
+    }
+}
+
+/// Waits until nobody else has `shared`: threads that write by themselves ([`Landing`]), which are told to stop and do so soon.
+/// Whoever begins again finds nobody writing, and the file not locked.
+async fn alone<T>(shared: &Arc<T>) {
+    let until = Instant::now() + PARTING;
+    while Arc::strong_count(shared) > 1 && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+impl Landing for Edit {
+    /// All of it: what comes later takes the place of what was there.
+    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
+        match extent.end() <= i64::MAX as u64 {
+            true => Ok(extent.into()),
+            false => Err(Error::Beyond { name: self.name(), extent }),
+        }
     }
 
-    fn file(&self) -> Option<Arc<File>> {
-        Some(self.file.0.clone())
+    fn file(&self) -> &File {
+        &self.file.0
+    }
+
+    fn wrote(&self, extent: Extent, _sum: u32) -> Result<(), Error> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.insert(extent);
+        if written.count() > MAX_GAPS {
+            let what = "the number of gaps between what was written";
+            return Err(Error::Limit { name: self.name(), what, limit: MAX_GAPS as u64 });
+        }
+        Ok(())
+    }
+
+    fn failed(&self, error: std::io::Error) -> Error {
+        Error::io(&*self.label, "write", error)
     }
 }

@@ -1,7 +1,7 @@
 //! Reading files of this machine: at random, or in a flow that readers keep ahead of whoever takes from it (L8, R3).
 
 use super::{Local, meta_of};
-use crate::block::Block;
+use crate::block::{Block, Body, Lent};
 use crate::disk::{DiskFile, LinuxFile, Stat};
 use crate::draft::checksum;
 use crate::error::Error;
@@ -11,7 +11,6 @@ use crate::store::{Fallible, Flow, Kind, Meta, Object, Shape};
 use crate::sum::{Algorithm, Sum};
 use bytes::Bytes;
 use std::fmt;
-use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -60,6 +59,10 @@ impl Object for LocalObject {
             let readers = if shape.ordered { 1 } else { (shape.readers.max(1) as u64).min(blocks) };
             let parts: Vec<Extent> = wanted.iter().collect();
             let cursor: Cursor = Arc::new(Mutex::new(Box::new(parts.into_iter().flat_map(move |e| e.blocks(block)))));
+            if shape.lend && shape.sum.is_none() {
+                let (file, name, regular) = (self.file.0.clone(), self.name().into(), self.stat.kind == Kind::File);
+                return Ok(Arc::new(LendingFlow { cursor, whole: Lent { file, name, regular, at: 0, len: 0 } }) as _);
+            }
             let (sender, blocks) = mpsc::channel(2);
             let mut tasks = JoinSet::new();
             for _ in 0..readers {
@@ -112,10 +115,6 @@ impl Object for LocalObject {
             if same { Ok(()) } else { Err(Error::Changed { name: self.name() }) }
         })
     }
-
-    fn file(&self) -> Option<Arc<File>> {
-        Some(self.file.0.clone())
-    }
 }
 
 /// Where the next block begins; all readers of a flow share it.
@@ -153,9 +152,33 @@ impl Reader {
                 return Err(Error::Short { name, at: extent.start() + got as u64, expected: extent.end() });
             }
             let bytes = buffer.freeze(len);
-            Ok(Block { offset: extent.start(), sum: how.map(|how| how.of(&bytes)), bytes })
+            Ok(Block { offset: extent.start(), sum: how.map(|how| how.of(&bytes)), body: Body::Bytes(bytes) })
         });
         read.await
+    }
+}
+
+/// Blocks for those who read them by themselves: there is nothing to wait for.
+struct LendingFlow {
+    cursor: Cursor,
+    whole: Lent,
+}
+
+impl Flow for LendingFlow {
+    fn next(&self) -> Fallible<'_, Option<Block>> {
+        let next = self.cursor.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let block = next.map(|extent| Block {
+            offset: extent.start(),
+            body: Body::Lent(Lent { at: extent.start(), len: extent.len(), ..self.whole.clone() }),
+            sum: None,
+        });
+        Box::pin(std::future::ready(Ok(block)))
+    }
+}
+
+impl fmt::Debug for LendingFlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LendingFlow").finish_non_exhaustive()
     }
 }
 

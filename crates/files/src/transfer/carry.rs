@@ -83,13 +83,15 @@ struct Counts {
 /// One carrier.
 async fn run(flow: Arc<dyn Flow>, draft: Arc<dyn Draft>, how: How, counts: Arc<Counts>) -> Result<(), Error> {
     while let Some(block) = flow.next().await? {
-        let len = block.bytes.len() as u64;
+        let len = block.len();
         if let Some(throttle) = &how.throttle {
             counts.held.fetch_add(1, Ordering::Relaxed);
             throttle.wait_for(len).await;
             counts.held.fetch_sub(1, Ordering::Relaxed);
         }
-        draft.write(block).await?;
+        if !block.has_landed() {
+            draft.write(block).await?;
+        }
         counts.moved.fetch_add(len, Ordering::Relaxed);
         how.progress.moved(len);
     }

@@ -20,7 +20,7 @@ use crate::block::Pool;
 use crate::error::Error;
 use crate::key::Key;
 use crate::range::{Extent, Ranges};
-use crate::store::{Attributes, Begun, Draft, Kind, Object, Shape, Spec, Store};
+use crate::store::{Attributes, Begun, Draft, Kind, Meta, Object, Shape, Spec, Store};
 use crate::sum::Sum;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,6 +47,8 @@ pub struct How {
     pub throttle: Option<Throttle>,
     /// What was carried, for whoever shows it.
     pub progress: Arc<Progress>,
+    /// How many bytes are carried of a device, which has no end of its own; without, none is carried.
+    pub length: Option<u64>,
     /// Whether modification times are preserved.
     pub times: bool,
     /// Whether permissions are preserved.
@@ -70,6 +72,7 @@ impl Default for How {
             stall: Duration::from_secs(60),
             throttle: None,
             progress: Arc::default(),
+            length: None,
             times: true,
             modes: true,
             replace: true,
@@ -95,17 +98,21 @@ pub struct Done {
 pub async fn transfer(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key, how: &How) -> Result<Done, Error> {
     let object = source.open(from).await?;
     let meta = *object.meta();
-    let size = match (meta.kind, meta.size) {
-        (Kind::File, Some(size)) => size,
-        _ => return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" }),
+    let Some(size) = size_of(&meta, how) else {
+        return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" });
     };
+    // What a device gives a second time is not what it gave before, and what is said of it is not of its bytes.
+    let is_file = meta.kind == Kind::File;
     let check = Check::choose(how.verify, &source.into(), &dest.into())
         .map_err(|reason| Error::Unverifiable { name: object.name(), reason })?;
     let spec = Spec {
         size: Some(size),
-        source: Some((format!("{}/{from}", source.name()), meta.modified)),
+        source: is_file.then(|| (format!("{}/{from}", source.name()), meta.modified)),
         sum: check.as_ref().and_then(Check::kept),
-        attributes: Attributes { mode: meta.mode.filter(|_| how.modes), modified: meta.modified.filter(|_| how.times) },
+        attributes: Attributes {
+            mode: meta.mode.filter(|_| how.modes && is_file),
+            modified: meta.modified.filter(|_| how.times && is_file),
+        },
         replace: how.replace,
         sparse: meta.sparse,
     };
@@ -129,7 +136,7 @@ pub async fn fill(
     check: Option<Check>,
     how: &How,
 ) -> Result<Done, Error> {
-    let Some(size) = object.meta().size else {
+    let Some(size) = object.meta().size.or_else(|| size_of(object.meta(), how)) else {
         return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" });
     };
     let missing = draft.kept().missing(Extent::first(size));
@@ -137,6 +144,7 @@ pub async fn fill(
     how.progress.kept(size - moved);
     let filled = async {
         carry_ranges(object, draft, missing, check, how).await?;
+        draft.flush().await?;
         object.unchanged().await?;
         let verified = match check {
             Some(check) => Some(check.compare(&**object, &**draft, size).await?),
@@ -153,6 +161,15 @@ pub async fn fill(
             draft.abandon(keep).await;
             Err(error)
         }
+    }
+}
+
+/// How much there is to carry of what is such.
+fn size_of(meta: &Meta, how: &How) -> Option<u64> {
+    match meta.kind {
+        Kind::File => meta.size,
+        Kind::Device => how.length,
+        _ => None,
     }
 }
 
@@ -178,6 +195,9 @@ async fn carry_ranges(
         readers: how.readers,
         ordered: draft.is_ordered(),
         sum: check.as_ref().and_then(Check::kept),
+        // Whoever is held up has to have the bytes at hand, in small pieces.
+        lend: how.throttle.is_none() && draft.takes_lent(),
+        into: if how.throttle.is_none() { draft.landing() } else { None },
     };
     let writers = if draft.is_ordered() { 1 } else { how.writers };
     let flow = object.flow(missing, shape).await?;

@@ -38,7 +38,7 @@ pub async fn pour(
             }
             let block = Block::new(size, buffer.freeze(len));
             if let Some(hasher) = &mut hasher {
-                hasher.update(&block.bytes);
+                hasher.update(block.bytes()?);
             }
             let written = timeout(how.stall, draft.write(block)).await;
             written.map_err(|_| Error::Stalled { name: draft.name(), after: how.stall })??;
@@ -73,7 +73,7 @@ pub async fn drain(
     check: Option<Check>,
     how: &How,
 ) -> Result<Done, Error> {
-    let shape = Shape { pool: how.pool.clone(), readers: 1, ordered: true, sum: None };
+    let shape = Shape { pool: how.pool.clone(), readers: 1, ordered: true, sum: None, lend: false, into: None };
     let flow = object.flow(wanted.into(), shape).await?;
     let mut hasher = check.map(|check| Hasher::new(check.algorithm()));
     let mut at = wanted.start();
@@ -85,14 +85,14 @@ pub async fn drain(
             let extent = block.extent().unwrap_or(wanted);
             return Err(Error::Beyond { name: object.name(), extent });
         }
-        let len = block.bytes.len() as u64;
+        let (bytes, len) = (block.bytes()?, block.len());
         if let Some(throttle) = &how.throttle {
             throttle.wait_for(len).await;
         }
         if let Some(hasher) = &mut hasher {
-            hasher.update(&block.bytes);
+            hasher.update(bytes);
         }
-        stream.write_all(&block.bytes).await.map_err(|error| Error::io(name, "write", error))?;
+        stream.write_all(bytes).await.map_err(|error| Error::io(name, "write", error))?;
         how.progress.moved(len);
         at += len;
     }

@@ -25,6 +25,15 @@ impl<'a> DataPlan<'a> {
         Self { options }
     }
 
+    /// Whether bytes go as they are.
+    pub(super) fn is_plain(&self) -> bool {
+        match &self.options.security {
+            Security::None => true,
+            Security::Tls { .. } => false,
+            Security::Grid(grid) => !grid.data_auth || grid.protection == Protection::Clear,
+        }
+    }
+
     /// Tells the server what protects data.
     pub(super) async fn announce(&self, session: &mut Session) -> Result<(), Error> {
         let name = session.name.clone();

@@ -42,6 +42,8 @@ pub(super) struct RemoteDraft {
     marks: Option<Marks>,
     given: Mutex<Given>,
     state: tokio::sync::Mutex<State>,
+    /// Whether it is a device, of which nothing can be asked.
+    device: bool,
 }
 
 /// What was given to be written.
@@ -71,7 +73,12 @@ impl fmt::Debug for RemoteDraft {
 impl RemoteDraft {
     pub(super) async fn begin(remote: Remote, key: Key, spec: Spec) -> Result<Self, Error> {
         let name = remote.label(&key);
+        let (mut spec, mut device) = (spec, false);
         match remote.stat(&key).await {
+            // Nothing takes its place, and what is written to it is not kept.
+            Ok(meta) if meta.kind == Kind::Device => {
+                (device, spec.source, spec.attributes) = (true, None, Attributes::default());
+            }
             Ok(meta) if !matches!(meta.kind, Kind::File | Kind::Link) => {
                 return Err(Error::Kind { name, is: meta.kind.described(), expected: "a file" });
             }
@@ -80,7 +87,7 @@ impl RemoteDraft {
             Err(error) if error.sort() == Sort::NotFound => {}
             Err(error) => return Err(error),
         }
-        let part = match remote.options().in_place {
+        let part = match device || remote.options().in_place {
             true => key.clone(),
             false => part_of(&key, &tag(&spec)).map_err(|error| super::error::senseless(&name, error.to_string()))?,
         };
@@ -90,7 +97,7 @@ impl RemoteDraft {
         let next = kept.iter().next_back().map_or(0, Extent::end);
         let given = Given { ranges: kept.clone(), tally: spec.sum.map(Tally::new), next };
         let (given, state) = (Mutex::new(given), tokio::sync::Mutex::new(State::Idle));
-        Ok(Self { remote, key, part, spec, kept, safe: Arc::default(), marks, given, state })
+        Ok(Self { remote, key, part, spec, kept, safe: Arc::default(), marks, given, state, device })
     }
 
     pub(super) fn remote(&self) -> &Remote {
@@ -198,6 +205,10 @@ impl Draft for RemoteDraft {
         })
     }
 
+    fn takes_lent(&self) -> bool {
+        self.remote.plan().is_plain()
+    }
+
     fn is_resumable(&self) -> bool {
         self.marks.is_some() || is_resumable(&self.remote, &self.spec)
     }
@@ -228,7 +239,7 @@ impl Draft for RemoteDraft {
                 }
                 given.next = extent.end();
                 if let Some(tally) = &mut given.tally {
-                    let sum = block.sum_by(tally.combining());
+                    let sum = block.sum_by(tally.combining())?;
                     // It was seen above to be new.
                     let _ = tally.add(extent, sum);
                 }
@@ -245,8 +256,8 @@ impl Draft for RemoteDraft {
         })
     }
 
-    fn wrote(&self, extent: Extent) -> Result<(), Error> {
-        Err(Error::Beyond { name: self.name(), extent })
+    fn flush(&self) -> Fallible<'_, ()> {
+        Box::pin(self.finish())
     }
 
     fn checkpoint(&self) -> Fallible<'_, Ranges> {
@@ -274,7 +285,8 @@ impl Draft for RemoteDraft {
             self.complete(size)?;
             self.finish().await?;
             let name = self.name();
-            if self.remote.has("SIZE")
+            if !self.device
+                && self.remote.has("SIZE")
                 && let Some(there) = self.remote.size(&self.part).await?
                 && there != size
             {
@@ -309,6 +321,9 @@ impl Draft for RemoteDraft {
             }
             if let Some(marks) = &self.marks {
                 marks.remove();
+            }
+            if self.device {
+                return;
             }
             // What is left behind is in nobody's way but that of a listing of hidden names.
             let _ = timeout(FAREWELL, self.remote.remove(&self.part)).await;

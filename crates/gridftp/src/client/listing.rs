@@ -57,7 +57,7 @@ impl RemoteListing {
                     page.extend(self.entry(&last)?);
                 }
                 Some(block) => {
-                    self.rest.extend_from_slice(&block.bytes);
+                    self.rest.extend_from_slice(block.bytes()?);
                     let mut from = 0;
                     let bytes = std::mem::take(&mut self.rest);
                     while let Some(end) = bytes[from..].iter().position(|&b| b == b'\n') {

@@ -1,13 +1,13 @@
 //! A file of a server, to be read.
 
 use super::remote::Remote;
-use super::retrieve::{Retrieval, Wanted};
+use super::retrieve::{Only, Retrieval, Wanted};
 use bytes::{Bytes, BytesMut};
 use phoebus_files::Error;
 use phoebus_files::block::Pool;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Fallible, Flow, Meta, Object, Shape, Store};
+use phoebus_files::store::{Fallible, Flow, Kind, Meta, Object, Shape, Store};
 use phoebus_files::sum::{Algorithm, Sum};
 use std::any::Any;
 use std::sync::Arc;
@@ -29,12 +29,15 @@ impl RemoteObject {
     }
 
     fn wanted(&self, ranges: Ranges, shape: &Shape) -> Result<Wanted, Error> {
-        let size = self.size();
+        // A device has as many bytes as are asked for.
+        let endless = self.meta.kind == Kind::Device;
+        let size = if endless { ranges.iter().next_back().map_or(0, Extent::end) } else { self.size() };
         if let Some(extent) = ranges.iter().next_back().filter(|extent| extent.end() > size) {
             return Err(Error::Beyond { name: self.name(), extent });
         }
         let path = self.remote.path(&self.key)?;
-        Ok(Wanted { name: self.name(), path, size, ranges, sum: shape.sum, ordered: shape.ordered })
+        let into = shape.into.clone().map(|landing| Only::of(landing, ranges.clone()));
+        Ok(Wanted { name: self.name(), path, size, ranges, sum: shape.sum, ordered: shape.ordered, endless, into })
     }
 }
 
@@ -67,13 +70,21 @@ impl Object for RemoteObject {
                 parts.push((extent, BytesMut::zeroed(extent.len() as usize)));
             }
             if !parts.is_empty() {
-                let shape = Shape { pool: Pool::new(256 << 10, 8), readers: 1, ordered: false, sum: None };
+                let shape = Shape {
+                    pool: Pool::new(256 << 10, 8),
+                    readers: 1,
+                    ordered: false,
+                    sum: None,
+                    lend: false,
+                    into: None,
+                };
                 let flow = self.flow(ranges, shape).await?;
                 while let Some(block) = flow.next().await? {
                     for (extent, bytes) in &mut parts {
                         if let Some(part) = block.part(*extent) {
                             let at = (part.offset - extent.start()) as usize;
-                            bytes[at..at + part.bytes.len()].copy_from_slice(&part.bytes);
+                            let part = part.bytes()?;
+                            bytes[at..at + part.len()].copy_from_slice(part);
                         }
                     }
                 }

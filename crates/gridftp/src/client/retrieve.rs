@@ -10,10 +10,12 @@ use crate::data::{Channel, Intake, Mode};
 use phoebus_files::Error;
 use phoebus_files::block::{Block, Pool};
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Fallible, Flow};
+use phoebus_files::store::{Fallible, Flow, Landing};
 use phoebus_files::sum::Combining;
 use phoebus_proto::gridftp::marker::{MAX_RANGES, Restart};
 use std::fmt;
+use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -55,6 +57,49 @@ pub(super) struct Wanted {
     pub(super) sum: Option<Combining>,
     /// Whether blocks have to come in order.
     pub(super) ordered: bool,
+    /// Whether the server has more than [`Self::size`] says, so that it has to be told how much is wanted (ERET).
+    pub(super) endless: bool,
+    /// Where it is to be put straight away, where connections allow it.
+    pub(super) into: Option<Arc<dyn Landing>>,
+}
+
+/// A landing for what is wanted, and for nothing else that a server sends.
+#[derive(Debug)]
+pub(super) struct Only {
+    landing: Arc<dyn Landing>,
+    wanted: Ranges,
+}
+
+impl Only {
+    pub(super) fn of(landing: Arc<dyn Landing>, wanted: Ranges) -> Arc<dyn Landing> {
+        Arc::new(Self { landing, wanted })
+    }
+}
+
+impl Landing for Only {
+    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
+        let mut mine = Ranges::new();
+        for part in self.wanted.iter().filter_map(|wanted| wanted.common(extent)) {
+            mine.extend(self.landing.claim(part)?.iter());
+        }
+        Ok(mine)
+    }
+
+    fn file(&self) -> &File {
+        self.landing.file()
+    }
+
+    fn sum(&self) -> Option<Combining> {
+        self.landing.sum()
+    }
+
+    fn wrote(&self, extent: Extent, sum: u32) -> Result<(), Error> {
+        self.landing.wrote(extent, sum)
+    }
+
+    fn failed(&self, error: std::io::Error) -> Error {
+        self.landing.failed(error)
+    }
 }
 
 impl Retrieval {
@@ -79,7 +124,7 @@ impl Retrieval {
             let plan = remote.plan();
             plan.enter(&mut session, Mode::Stream).await?;
             let channel = plan.passive(&mut session).await?;
-            let intake = Intake { pool, from: 0, expected: None };
+            let intake = Intake { pool, from: 0, expected: None, into: None };
             let mut sink = All(&sender);
             let task = Task { remote: &remote, name: &name, act: "list", enough: None };
             task.receive(&mut session, &command, &channel, Mode::Stream, intake, &mut sink).await?;
@@ -161,11 +206,16 @@ impl Sink for Give<'_> {
     /// Hands on what of `block` is wanted and new.
     async fn take(&mut self, block: Block) -> bool {
         let Some(extent) = block.extent() else { return true };
+        if block.has_landed() {
+            // What was not wanted has not.
+            self.given.insert(extent);
+            return self.sender.send(Ok(Some(block))).await.is_ok();
+        }
         for part in self.wanted.ranges.iter().filter_map(|wanted| wanted.common(extent)) {
             for new in self.given.missing(part).iter() {
                 let whole = new == extent;
                 let Some(mut piece) = (if whole { Some(block.clone()) } else { block.part(new) }) else { continue };
-                piece.sum = self.wanted.sum.map(|how| how.of(&piece.bytes));
+                piece.sum = self.wanted.sum.and_then(|how| piece.sum_by(how).ok());
                 self.given.insert(new);
                 if self.sender.send(Ok(Some(piece))).await.is_err() {
                     return false;
@@ -206,7 +256,7 @@ async fn stream(
     let plan = remote.plan();
     plan.enter(session, Mode::Stream).await?;
     let channel = plan.passive(session).await?;
-    let to_end = extent.end() == wanted.size;
+    let to_end = !wanted.endless && extent.end() == wanted.size;
     let (mut from, mut expected) = (extent.start(), Some(extent.len()));
     let mut command = [b"RETR ", &wanted.path[..]].concat();
     if !to_end && session.has("ERET") {
@@ -222,7 +272,7 @@ async fn stream(
             }
         }
     }
-    let intake = Intake { pool: pool.clone(), from, expected };
+    let intake = Intake { pool: pool.clone(), from, expected, into: wanted.into.clone() };
     let enough = (!to_end && expected.is_none()).then_some(extent.end());
     let task = Task { remote, name: &wanted.name, act: "read", enough };
     task.receive(session, &command, &channel, Mode::Stream, intake, give).await
@@ -241,12 +291,17 @@ async fn blocks(
     plan.enter(session, Mode::Extended).await?;
     plan.parallel(session, streams).await?;
     let channel = plan.active(session).await?;
-    let there = wanted.ranges.missing(Extent::first(wanted.size));
-    if let Some(rest) = without(there) {
+    let mut command = [b"RETR ", &wanted.path[..]].concat();
+    let mut from = 0;
+    if wanted.endless {
+        // Offsets begin at 0 then.
+        from = wanted.ranges.iter().next().map_or(0, Extent::start);
+        let len = wanted.size - from;
+        command = [format!("ERET P {from} {len} ").as_bytes(), &wanted.path].concat();
+    } else if let Some(rest) = without(wanted.ranges.missing(Extent::first(wanted.size))) {
         session.must(format!("REST {rest}"), &wanted.name, "go on with").await?;
     }
-    let command = [b"RETR ", &wanted.path[..]].concat();
-    let intake = Intake { pool, from: 0, expected: None };
+    let intake = Intake { pool, from, expected: None, into: wanted.into.clone() };
     let task = Task { remote, name: &wanted.name, act: "read", enough: None };
     task.receive(session, &command, &channel, Mode::Extended, intake, give).await.map(drop)
 }

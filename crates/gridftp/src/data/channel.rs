@@ -2,8 +2,10 @@
 
 use super::connection::Connection;
 use super::error::Error;
+use super::guard::{Guard, Protection};
 use super::settings::Settings;
-use phoebus_net::transport::{Listener, Pending, Target};
+use phoebus_net::tcp::Tcp;
+use phoebus_net::transport::{Listener, Pending, Target, Transport};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,6 +70,14 @@ impl Channel {
             Way::Connect(_) => None,
             Way::Listen { addr, .. } => Some(*addr),
         }
+    }
+
+    /// Whether its connections carry bytes as they are, so that files are best sent by the kernel
+    /// ([`Shape::lend`](phoebus_files::store::Shape::lend)).
+    pub fn is_plain(&self) -> bool {
+        let Settings { transport, guard, .. } = &self.0.settings;
+        let clear = matches!(guard, None | Some(Guard::Gsi { protection: Protection::Clear, .. }));
+        clear && transport.name() == Tcp.name()
     }
 
     /// How many connections are kept for the next transfer.

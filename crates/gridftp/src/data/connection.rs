@@ -3,6 +3,7 @@
 use super::error::Error;
 use super::guard::{Guard, Shield};
 use phoebus_net::Stream;
+use phoebus_net::bulk::Bulk;
 use std::io;
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -35,6 +36,21 @@ impl Connection {
             None => None,
         };
         Ok(Self { stream, shield, to, doubtful: false })
+    }
+
+    /// Itself for a thread that may block, if its bytes are those of a TCP socket as they are.
+    pub(super) fn bulk(&self) -> Option<Bulk<'_>> {
+        let clear = match &self.shield {
+            None => true,
+            Some(Shield::Gsi(gsi)) => gsi.is_clear() && !gsi.is_ready(),
+            Some(Shield::Tls(_)) => false,
+        };
+        self.stream.bulk().filter(|_| clear)
+    }
+
+    /// Waits until there is room for something to be written; cancel safe.
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        self.stream.writable().await
     }
 
     /// Reads what is there, or waits for it; 0 at the end, which may be [doubtful](Self::is_doubtful). Cancel safe.

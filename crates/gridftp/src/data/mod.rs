@@ -8,6 +8,8 @@
 //! - [`Channel`]: who listens and who connects, and the connections that are kept from one transfer to the next.
 //! - `send`, `receive`: what goes over them. Both ends are flows of `phoebus_files`, so that a disk, a draft or a program
 //!   is the same to them.
+//! - `turn`: plain connections on threads of their own, where `send` has the kernel send files and `land` puts what comes into
+//!   the draft, past flows and tasks (Invariant 9).
 //! - [`Guard`]: who has to be at the other end, and what protects the bytes (DCAU, PROT).
 //! - [`Settings`]: of the connections: transport, buffers, streams, limits, and who may connect.
 //!
@@ -20,9 +22,11 @@ mod connection;
 mod error;
 mod gsi;
 mod guard;
+mod land;
 mod receive;
 mod send;
 mod settings;
+mod turn;
 
 pub use channel::Channel;
 pub use error::Error;

@@ -3,9 +3,10 @@
 use super::channel::{Channel, Inner, nobody};
 use super::connection::Connection;
 use super::error::Error;
+use super::land::{self, Arriving, land};
 use super::settings::Mode;
 use phoebus_files::block::{Block, Pool};
-use phoebus_files::store::{Fallible, Flow};
+use phoebus_files::store::{Fallible, Flow, Landing};
 use phoebus_proto::gridftp::block::{self, BlockError, HEADER, Said, Tally, Wants};
 use std::fmt;
 use std::sync::Arc;
@@ -18,11 +19,13 @@ use tokio::time::{Instant, sleep_until};
 pub struct Intake {
     /// Its buffers: blocks are no longer than they are. Each connection fills one at a time.
     pub pool: Pool,
-    /// Where the first byte of a stream belongs; blocks say so themselves.
+    /// Where the first byte of a stream belongs, and what is added to where blocks say that they do.
     pub from: u64,
     /// How many bytes a stream has to bring, if that is known: then neither fewer nor more are taken for it. Blocks say
     /// where they end.
     pub expected: Option<u64>,
+    /// Where it is to be put straight away, if the connections are plain: then there are no bytes in the blocks of the flow.
+    pub into: Option<Arc<dyn Landing>>,
 }
 
 /// A flow that comes over a data channel. It ends ([`Flow::next`] gives none) only when all has come that was sent. Dropped,
@@ -38,7 +41,7 @@ struct Blocks {
 }
 
 /// To whoever takes the blocks; none says that all have come.
-type Sender = mpsc::Sender<Result<Option<Block>, Error>>;
+pub(super) type Sender = mpsc::Sender<Result<Option<Block>, Error>>;
 
 impl Channel {
     /// Receives what the other end sends, from now on.
@@ -93,6 +96,12 @@ impl fmt::Debug for Incoming {
 
 async fn stream(inner: &Inner, intake: Intake, blocks: &Sender) -> Result<(), Error> {
     let mut connection = inner.one().await?;
+    if let Some(landing) = intake.into.filter(|_| connection.bulk().is_some()) {
+        let bytes = land::Bytes::new(Arriving::new(landing, intake.from), intake.expected);
+        (connection, _) = land(connection, bytes, blocks, None).await?;
+        let _ = connection.finish(inner.settings.stall).await;
+        return Ok(());
+    }
     let mut came = 0u64;
     loop {
         connection.readable().await?;
@@ -128,7 +137,7 @@ async fn extended(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result
     let (stop, stopped) = watch::channel(false);
     let mut readers = JoinSet::new();
     for connection in inner.take_kept() {
-        readers.spawn(read(connection, intake.pool.clone(), blocks.clone(), stopped.clone()));
+        readers.spawn(read(connection, intake.clone(), blocks.clone(), stopped.clone()));
     }
     let (mut tally, mut stranger) = (Tally::new(), None);
     let mut came = readers.len();
@@ -141,9 +150,9 @@ async fn extended(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result
                 if came > inner.settings.most {
                     return Err(Error::TooMany(inner.settings.most));
                 }
-                let (pending, pool, blocks, stopped) = (accepted?, intake.pool.clone(), blocks.clone(), stopped.clone());
+                let (pending, intake, blocks, stopped) = (accepted?, intake.clone(), blocks.clone(), stopped.clone());
                 let inner = inner.clone();
-                readers.spawn(async move { read(inner.accepted(pending).await?, pool, blocks, stopped).await });
+                readers.spawn(async move { read(inner.accepted(pending).await?, intake, blocks, stopped).await });
             }
             ended = readers.join_next(), if !readers.is_empty() => count(inner, ended, &mut tally)?,
             () = sleep_until(give_up), if came == 0 => return Err(nobody(stranger, patience)),
@@ -183,10 +192,15 @@ fn count(
 /// Reads one connection to the end of its part, or until it is not needed.
 async fn read(
     mut connection: Connection,
-    pool: Pool,
+    intake: Intake,
     blocks: Sender,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<Ended, Error> {
+    if let Some(landing) = intake.into.filter(|_| connection.bulk().is_some()) {
+        let work = land::Blocks::new(Arriving::new(landing, intake.from));
+        let (connection, work) = land(connection, work, &blocks, Some(stopped)).await?;
+        return Ok(Ended { connection, said: work.said });
+    }
     let (mut channel, mut said) = (block::Channel::new(), Vec::new());
     loop {
         match channel.wants() {
@@ -207,7 +221,8 @@ async fn read(
             }
             Wants::Data { offset, len } => {
                 connection.readable().await?;
-                let mut buffer = pool.take().await;
+                let mut buffer = intake.pool.take().await;
+                let offset = intake.from.checked_add(offset).ok_or(Error::Endless)?;
                 let room = buffer.room().len().min(usize::try_from(len).unwrap_or(usize::MAX));
                 let (len, ended) = connection.fill(&mut buffer.room()[..room]).await?;
                 if ended {
@@ -220,7 +235,7 @@ async fn read(
     }
 }
 
-async fn give(blocks: &Sender, block: Block) -> Result<(), Error> {
+pub(super) async fn give(blocks: &Sender, block: Block) -> Result<(), Error> {
     blocks.send(Ok(Some(block))).await.map_err(|_| Error::GivenUp)
 }
 
@@ -234,13 +249,13 @@ mod tests {
     #[tokio::test]
     async fn what_comes_slowly_is_handed_on_before_a_block_is_full() {
         let channel = Channel::listening(Ipv4Addr::LOCALHOST.into(), Settings::default()).unwrap();
-        let intake = Intake { pool: Pool::new(1 << 20, 4), from: 7, expected: None };
+        let intake = Intake { pool: Pool::new(1 << 20, 4), from: 7, expected: None, into: None };
         let incoming = channel.receive(Mode::Stream, intake);
         let mut sender = TcpStream::connect(channel.local_addr().unwrap()).unwrap();
         for (at, text) in [(7, "slow"), (11, "ly")] {
             sender.write_all(text.as_bytes()).unwrap();
             let block = incoming.next().await.unwrap().unwrap();
-            assert_eq!((block.offset, &block.bytes[..]), (at, text.as_bytes()));
+            assert_eq!((block.offset, &block.bytes().unwrap()[..]), (at, text.as_bytes()));
         }
         drop(sender);
         assert!(incoming.next().await.unwrap().is_none());

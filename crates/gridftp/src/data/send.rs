@@ -1,14 +1,26 @@
 //! Sending a flow.
+//!
+//! Blocks that are places in a file go over a plain connection by `sendfile`, in turns of a thread; all others are written.
 
 use super::channel::{Channel, Inner};
 use super::connection::Connection;
 use super::error::Error;
 use super::settings::Mode;
+use super::turn::{Step, Why, Work, turn};
+use phoebus_files::block::{Block, Body, Lent};
 use phoebus_files::store::Flow;
-use phoebus_proto::gridftp::block::{Ending, Header};
+use phoebus_net::bulk::Bulk;
+use phoebus_proto::gridftp::block::{Ending, HEADER, Header};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// How much of a device is read at once: few system calls, and little enough to be in a processor's cache when it is sent.
+const READ: usize = 256 << 10;
 
 impl Channel {
     /// Sends all of `flow`, adding to `moved` what went, and returns how many bytes it was. In stream mode the flow has to
@@ -26,25 +38,15 @@ impl Channel {
         moved: &Arc<AtomicU64>,
     ) -> Result<u64, Error> {
         match mode {
-            Mode::Stream => stream(&self.0, flow, moved).await,
+            Mode::Stream => stream(&self.0, flow, moved.clone()).await,
             Mode::Extended => extended(&self.0, streams, flow, moved).await,
         }
     }
 }
 
-async fn stream(inner: &Inner, flow: Arc<dyn Flow>, moved: &AtomicU64) -> Result<u64, Error> {
-    let mut connection = inner.one().await?;
-    let (mut at, mut sent) = (None, 0);
-    while let Some(block) = flow.next().await? {
-        let len = block.bytes.len() as u64;
-        if at.is_some_and(|at| at != block.offset) {
-            return Err(Error::Order);
-        }
-        at = Some(block.offset.checked_add(len).ok_or(Error::Endless)?);
-        connection.write(&block.bytes, false, inner.settings.stall).await?;
-        moved.fetch_add(len, Ordering::Relaxed);
-        sent += len;
-    }
+async fn stream(inner: &Inner, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<u64, Error> {
+    let connection = inner.one().await?;
+    let (connection, sent) = carry(connection, Outgoing::new(Mode::Stream, flow, moved), inner.settings.stall).await?;
     connection.finish(inner.settings.stall).await?;
     Ok(sent)
 }
@@ -53,7 +55,8 @@ async fn extended(inner: &Arc<Inner>, streams: u32, flow: Arc<dyn Flow>, moved: 
     let connections = inner.all(streams).await?;
     let mut carriers = JoinSet::new();
     for connection in connections {
-        carriers.spawn(carry(connection, flow.clone(), moved.clone(), inner.settings.stall));
+        let outgoing = Outgoing::new(Mode::Extended, flow.clone(), moved.clone());
+        carriers.spawn(carry(connection, outgoing, inner.settings.stall));
     }
     let (mut connections, mut sent) = (Vec::new(), 0);
     // The first error ends all: what is dropped is reset.
@@ -79,17 +82,166 @@ async fn extended(inner: &Arc<Inner>, streams: u32, flow: Arc<dyn Flow>, moved: 
 /// Sends blocks over one connection while there are any.
 async fn carry(
     mut connection: Connection,
-    flow: Arc<dyn Flow>,
-    moved: Arc<AtomicU64>,
-    stall: std::time::Duration,
+    mut outgoing: Outgoing,
+    stall: Duration,
 ) -> Result<(Connection, u64), Error> {
-    let mut sent = 0;
-    while let Some(block) = flow.next().await? {
-        let len = block.bytes.len() as u64;
-        connection.write(&Header::data(block.offset, len).encode(), true, stall).await?;
-        connection.write(&block.bytes, false, stall).await?;
-        moved.fetch_add(len, Ordering::Relaxed);
-        sent += len;
+    loop {
+        let Some(block) = outgoing.flow.next().await? else { return Ok((connection, outgoing.sent)) };
+        outgoing.begin(block)?;
+        if matches!(&outgoing.going, Some(Going { body: Body::Lent(_), .. })) && connection.bulk().is_some() {
+            let done;
+            (connection, outgoing, done) = lend(connection, outgoing, stall).await?;
+            if done {
+                return Ok((connection, outgoing.sent));
+            }
+        } else {
+            outgoing.write(&mut connection, stall).await?;
+        }
     }
-    Ok((connection, sent))
+}
+
+/// Lends `connection` to threads while there is something to send; whether that was all.
+async fn lend(
+    mut connection: Connection,
+    mut outgoing: Outgoing,
+    stall: Duration,
+) -> Result<(Connection, Outgoing, bool), Error> {
+    loop {
+        let why;
+        (connection, outgoing, why) = turn(connection, outgoing).await?;
+        match why {
+            Why::Over => {}
+            Why::Waits => timeout(stall, connection.writable()).await.map_err(|_| Error::Stalled(stall))??,
+            Why::Starved => return Ok((connection, outgoing, false)),
+            Why::Done => return Ok((connection, outgoing, true)),
+        }
+    }
+}
+
+/// What one connection sends.
+struct Outgoing {
+    mode: Mode,
+    flow: Arc<dyn Flow>,
+    going: Option<Going>,
+    /// Where the next block of a stream has to begin.
+    at: Option<u64>,
+    sent: u64,
+    moved: Arc<AtomicU64>,
+    /// What was read of a device, and which of it is still to be sent.
+    buffer: Vec<u8>,
+    held: std::ops::Range<usize>,
+}
+
+/// A block that is being sent.
+struct Going {
+    header: [u8; HEADER],
+    /// How many of the header's bytes are still to be sent.
+    left: usize,
+    body: Body,
+    done: u64,
+    len: u64,
+}
+
+impl Outgoing {
+    fn new(mode: Mode, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Self {
+        Self { mode, flow, going: None, at: None, sent: 0, moved, buffer: Vec::new(), held: 0..0 }
+    }
+
+    /// Begins with `block`.
+    fn begin(&mut self, block: Block) -> Result<(), Error> {
+        let len = block.len();
+        let end = block.offset.checked_add(len).ok_or(Error::Endless)?;
+        if self.mode == Mode::Stream && self.at.replace(end).is_some_and(|at| at != block.offset) {
+            return Err(Error::Order);
+        }
+        let left = if self.mode == Mode::Extended { HEADER } else { 0 };
+        self.going =
+            Some(Going { header: Header::data(block.offset, len).encode(), left, body: block.body, done: 0, len });
+        Ok(())
+    }
+
+    fn count(&mut self, len: u64) {
+        self.moved.fetch_add(len, Ordering::Relaxed);
+        self.sent += len;
+    }
+
+    /// Writes the block that was begun.
+    async fn write(&mut self, connection: &mut Connection, stall: Duration) -> Result<(), Error> {
+        let Some(going) = self.going.take() else { return Ok(()) };
+        connection.write(&going.header[HEADER - going.left..], true, stall).await?;
+        match going.body {
+            Body::Lent(lent) => {
+                let mut done = 0;
+                while done < going.len {
+                    let bytes = read(lent.clone(), done).await?;
+                    connection.write(&bytes, false, stall).await?;
+                    done += bytes.len() as u64;
+                }
+            }
+            _ => connection.write(Block { offset: 0, body: going.body, sum: None }.bytes()?, false, stall).await?,
+        }
+        self.count(going.len);
+        Ok(())
+    }
+}
+
+impl Work for Outgoing {
+    fn step(&mut self, bulk: &Bulk<'_>) -> Result<Step, Error> {
+        let Some(going) = &mut self.going else {
+            // What is there at once; others are waited for without a thread.
+            let next = self.flow.next().as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            return match next {
+                Poll::Ready(Ok(Some(block))) => self.begin(block).map(|()| Step::More),
+                Poll::Ready(Ok(None)) => Ok(Step::Done),
+                Poll::Ready(Err(error)) => Err(error.into()),
+                Poll::Pending => Ok(Step::Starved),
+            };
+        };
+        if going.left > 0 {
+            going.left -= bulk.write(&going.header[HEADER - going.left..], true)?;
+            return Ok(Step::More);
+        }
+        let sent = match &mut going.body {
+            Body::Lent(lent) if lent.regular => {
+                let rest = usize::try_from(going.len - going.done).unwrap_or(usize::MAX);
+                match bulk.send_file(&lent.file, lent.at + going.done, rest) {
+                    Ok(0) if rest > 0 => return Err(Error::Store(lent.short(going.done))),
+                    // Some file systems can only be read from.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                        lent.regular = false;
+                        return Ok(Step::More);
+                    }
+                    sent => sent?,
+                }
+            }
+            Body::Lent(lent) => {
+                if self.held.is_empty() && going.done < going.len {
+                    self.buffer.resize(READ, 0);
+                    self.held = 0..lent.read(going.done, &mut self.buffer)?;
+                }
+                let sent = bulk.write(&self.buffer[self.held.clone()], false)?;
+                self.held.start += sent;
+                sent
+            }
+            Body::Bytes(bytes) => bulk.write(bytes.get(going.done as usize..).unwrap_or_default(), false)?,
+            Body::Landed(_) => return Err(Error::Order),
+        };
+        going.done += sent as u64;
+        if going.done >= going.len {
+            self.going = None;
+        }
+        self.count(sent as u64);
+        Ok(Step::More)
+    }
+}
+
+/// Some of what lies in a file, for connections that need the bytes.
+async fn read(lent: Lent, from: u64) -> Result<Vec<u8>, Error> {
+    let read = tokio::task::spawn_blocking(move || {
+        let mut bytes = vec![0; READ];
+        let len = lent.read(from, &mut bytes)?;
+        bytes.truncate(len);
+        Ok(bytes)
+    });
+    read.await.unwrap_or(Err(Error::GivenUp))
 }

@@ -45,8 +45,8 @@ impl Flow for Ascii {
                     return Ok(None);
                 }
                 let out = match self.flow.next().await? {
-                    Some(block) if self.to_wire => to_wire(&block.bytes),
-                    Some(block) => from_wire(&block.bytes, &mut state.after_cr),
+                    Some(block) if self.to_wire => to_wire(block.bytes()?),
+                    Some(block) => from_wire(block.bytes()?, &mut state.after_cr),
                     None => {
                         state.ended = true;
                         if std::mem::take(&mut state.after_cr) { vec![b'\r'] } else { Vec::new() }

@@ -8,21 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Mutex, mpsc};
 
-/// A flow whose bytes belong elsewhere: so much further on, or further back.
+/// A flow whose bytes belong elsewhere: so much further back.
 #[derive(Debug)]
 pub(super) struct Shifted {
     flow: Arc<dyn Flow>,
-    forward: u64,
     back: u64,
 }
 
 impl Shifted {
-    pub(super) fn forward(flow: Arc<dyn Flow>, by: u64) -> Arc<dyn Flow> {
-        if by == 0 { flow } else { Arc::new(Self { flow, forward: by, back: 0 }) }
-    }
-
     pub(super) fn back(flow: Arc<dyn Flow>, by: u64) -> Arc<dyn Flow> {
-        if by == 0 { flow } else { Arc::new(Self { flow, forward: 0, back: by }) }
+        if by == 0 { flow } else { Arc::new(Self { flow, back: by }) }
     }
 }
 
@@ -30,7 +25,7 @@ impl Flow for Shifted {
     fn next(&self) -> Fallible<'_, Option<Block>> {
         Box::pin(async {
             let Some(block) = self.flow.next().await? else { return Ok(None) };
-            let to = block.offset.checked_add(self.forward).and_then(|to| to.checked_sub(self.back));
+            let to = block.offset.checked_sub(self.back);
             let beyond = || Error::Beyond {
                 name: "the transfer".to_owned(),
                 extent: block.extent().unwrap_or(Extent::first(u64::MAX)),
@@ -78,7 +73,7 @@ impl Flow for Watched {
         Box::pin(async {
             let block = self.flow.next().await?;
             if let Some(block) = &block {
-                let len = block.bytes.len() as u64;
+                let len = block.len();
                 self.seen.bytes.fetch_add(len, Ordering::Relaxed);
                 self.seen.end.fetch_max(block.offset.saturating_add(len), Ordering::Relaxed);
             }

@@ -50,7 +50,7 @@ impl Worker {
                     Ok(None) => return,
                     Err(error) => Err(error),
                 };
-                at += block.as_ref().map_or(0, |block| block.bytes.len() as u64);
+                at += block.as_ref().map_or(0, Block::len);
                 if sender.send(block).await.is_err() {
                     return;
                 }

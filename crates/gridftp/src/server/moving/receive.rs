@@ -9,7 +9,7 @@ use super::super::session::task::{Transfer, What};
 use super::super::work::{Tell, Worker, perf, ranges};
 use super::AT_ONCE;
 use super::ascii::Ascii;
-use super::flow::{Seen, Shifted, Watched};
+use super::flow::{Seen, Watched};
 use crate::data::{Intake, Mode};
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
@@ -44,13 +44,11 @@ impl Worker {
         Self::begin(&channel, tell).await;
 
         let expected = target.size.and_then(|size| size.checked_sub(target.from));
-        let from = if mode == Mode::Stream && !transfer.settings.ascii { target.from } else { 0 };
-        let incoming = channel.receive(mode, Intake { pool: how.pool.clone(), from, expected });
-        let flow = match mode {
-            Mode::Stream if transfer.settings.ascii => Ascii::from_wire(incoming, target.from),
-            Mode::Stream => incoming,
-            Mode::Extended => Shifted::forward(incoming, target.from),
-        };
+        // Lines become others on their way, and so are where they belong.
+        let ascii = transfer.settings.ascii && mode == Mode::Stream;
+        let (from, into) = if ascii { (0, None) } else { (target.from, target.draft.landing()) };
+        let incoming = channel.receive(mode, Intake { pool: how.pool.clone(), from, expected, into });
+        let flow = if ascii { Ascii::from_wire(incoming, target.from) } else { incoming };
         let (flow, seen) = Watched::over(flow);
         let (saved, safe) = watch::channel(Ranges::new());
         let carried = tokio::select! {

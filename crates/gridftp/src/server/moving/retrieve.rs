@@ -38,8 +38,14 @@ impl Worker {
         // Blocks say where their bytes are in the part, and REST, too.
         let in_file = wanted.iter().filter_map(|extent| Extent::new(part.start() + extent.start(), extent.len()));
         let streams = transfer.settings.streams;
-        let shape =
-            Shape { pool: self.pool(streams as usize), readers: AT_ONCE, ordered: mode == Mode::Stream, sum: None };
+        let shape = Shape {
+            pool: self.pool(streams as usize),
+            readers: AT_ONCE,
+            ordered: mode == Mode::Stream,
+            sum: None,
+            lend: channel.is_plain() && !transfer.settings.ascii,
+            into: None,
+        };
         let flow = object.flow(in_file.collect(), shape).await?;
         let flow = Shifted::back(flow, part.start());
         let flow = if transfer.settings.ascii { Ascii::to_wire(flow) } else { flow };

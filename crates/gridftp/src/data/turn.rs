@@ -1,0 +1,95 @@
+//! Turns: what a connection has to do, done by a thread that may block, some time at a time.
+//!
+//! Bytes between a plain TCP connection and a file need nobody but the kernel, and a thread that waits with it: as long as the other
+//! end keeps up, no task is woken and no byte looked at. A thread that finds nothing to do goes; then the runtime waits.
+
+use super::connection::Connection;
+use super::error::Error;
+use phoebus_net::bulk::Bulk;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// How long a turn is: what it moved is then told, and others that wait for a thread get one.
+const TURN: Duration = Duration::from_millis(20);
+
+/// How many connections of the process have a thread at a time: far more than keep a network busy, and far below what the
+/// runtime's pool has threads for (512), since disks are waited for there, too.
+const THREADS: usize = 64;
+
+static FREE: Semaphore = Semaphore::const_new(THREADS);
+
+/// What a connection has to do.
+pub(super) trait Work: Send + 'static {
+    /// Does some of it. What it has begun when it finds nothing more to do it goes on with the next time.
+    ///
+    /// # Errors
+    /// `WouldBlock` where the connection is not ready; otherwise the work has failed.
+    fn step(&mut self, bulk: &Bulk<'_>) -> Result<Step, Error>;
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// There is more to do.
+    More,
+    /// There would be, if it were given something.
+    Starved,
+    /// All is done.
+    Done,
+}
+
+/// Why a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It was long enough.
+    Over,
+    /// The connection is not ready.
+    Waits,
+    /// There is nothing to send yet.
+    Starved,
+    /// All is done.
+    Done,
+}
+
+/// Has `work` done with `connection`, which is plain, for one turn. Dropped, the connection is reset within a moment.
+///
+/// # Errors
+/// Those of the work; the connection is reset.
+pub(super) async fn turn<W: Work>(connection: Connection, mut work: W) -> Result<(Connection, W, Why), Error> {
+    // It is never closed.
+    let permit = FREE.acquire().await.ok();
+    let guard = Guard::default();
+    let given_up = guard.0.clone();
+    let turn = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        let until = Instant::now() + TURN;
+        let why = loop {
+            let Some(bulk) = connection.bulk().filter(|_| !given_up.load(Ordering::Relaxed)) else {
+                return Err(Error::GivenUp);
+            };
+            match work.step(&bulk) {
+                Ok(Step::More) if Instant::now() < until => {}
+                Ok(Step::More) => break Why::Over,
+                Ok(Step::Starved) => break Why::Starved,
+                Ok(Step::Done) => break Why::Done,
+                Err(Error::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => break Why::Waits,
+                Err(error) => return Err(error),
+            }
+        };
+        Ok((connection, work, why))
+    });
+    turn.await.unwrap_or(Err(Error::GivenUp))
+}
+
+/// Tells the thread of a turn when nobody waits for it any more.
+#[derive(Default)]
+struct Guard(Arc<AtomicBool>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

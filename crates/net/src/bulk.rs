@@ -1,0 +1,161 @@
+//! Bytes between a TCP connection and an open file, moved by a thread that may block: the kernel passes pages on and copies
+//! nothing where it can, and there is no word between threads as long as the other end keeps up.
+//!
+//! Reading a file may wait for a disk, so this is no work for a runtime's own threads; and a thread that waits for a slow
+//! connection is lost to others. So each call here waits for the connection itself, but not for long ([`PATIENCE`]), and then says
+//! `WouldBlock`: the thread goes, and the runtime waits ([`Stream::readable`], [`Stream::writable`]).
+
+use crate::carrier::Pipe;
+use crate::stream::Stream;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::pipe::SpliceFlags;
+use std::fs::File;
+use std::io;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// How long a call waits for the connection before it gives the thread back: far longer than a peer on the same machine or in the
+/// same room needs, and no longer than giving up may take to be noticed.
+pub const PATIENCE: Duration = Duration::from_millis(10);
+
+/// What a [`Siphon`] holds: enough for a wake-up not to count. The kernel gives an unprivileged user 64 of them.
+const SIPHON: usize = 1 << 20;
+
+/// A connection whose bytes are those of its socket, for a thread that may block.
+#[derive(Debug)]
+pub struct Bulk<'a>(&'a TcpStream);
+
+impl Stream {
+    /// Itself for a thread that may block, if its bytes are those of a TCP socket as they are.
+    pub fn bulk(&self) -> Option<Bulk<'_>> {
+        self.socket().map(Bulk)
+    }
+}
+
+impl Bulk<'_> {
+    /// Reads what is there; 0 at the end of the peer's stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing came for a while; otherwise the connection has failed.
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.patiently(Interest::READABLE, || Ok(rustix::net::recv(self.0, &mut *buffer, RecvFlags::DONTWAIT)?.0))
+    }
+
+    /// Writes as much as fits. With `more`, what follows may be waited for before a short segment is sent.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing fitted for a while; otherwise the connection has failed.
+    pub fn write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
+        let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+        self.patiently(Interest::WRITABLE, || rustix::net::send(self.0, bytes, flags))
+    }
+
+    /// Writes up to `len` bytes of `file` from `at` on, without reading them into memory; 0 if the file ends there. What is changed
+    /// in the file before the peer has acknowledged it may be sent as it has become.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing fitted for a while; otherwise the connection or the file has failed.
+    pub fn send_file(&self, file: &File, at: u64, len: usize) -> io::Result<usize> {
+        self.patiently(Interest::WRITABLE, || rustix::fs::sendfile(self.0, file, Some(&mut { at }), len))
+    }
+
+    fn patiently(&self, interest: Interest, mut attempt: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
+        for waited in [false, true] {
+            loop {
+                match attempt() {
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN) if waited => break,
+                    Err(Errno::AGAIN) if self.wait(interest)? => break,
+                    // The runtime has to know that there was nothing, from an attempt of its own, before it can wait for more.
+                    Err(Errno::AGAIN) => return self.0.try_io(interest, || Ok(attempt()?)),
+                    other => return Ok(other?),
+                }
+            }
+        }
+        self.0.try_io(interest, || Ok(attempt()?))
+    }
+
+    /// Waits until something can be done, though not for long; whether it can.
+    fn wait(&self, interest: Interest) -> io::Result<bool> {
+        let flags = if interest.is_readable() { PollFlags::IN } else { PollFlags::OUT };
+        let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(PATIENCE.subsec_nanos()) };
+        match rustix::event::poll(&mut [PollFd::new(self.0, flags)], Some(&limit)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A pipe through which bytes come from a connection into a file. It holds some only between [`Siphon::fill`] and what takes them
+/// all; one that was not emptied is not used again.
+#[derive(Debug)]
+pub struct Siphon {
+    pipe: Pipe,
+    len: usize,
+}
+
+impl Siphon {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// The kernel has no descriptors left, or makes it too small for its system calls to be worth it, as it does to an unprivileged
+    /// user who has many.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { pipe: Pipe::new(SIPHON)?, len: 0 })
+    }
+
+    /// Takes up to `max` bytes from `from`, and returns how many; 0 at the end of the peer's stream. Only for one that is empty.
+    ///
+    /// # Errors
+    /// As [`Bulk::read`].
+    pub fn fill(&mut self, from: &Bulk<'_>, max: usize) -> io::Result<usize> {
+        debug_assert!(self.len == 0 && max > 0);
+        let max = max.min(SIPHON);
+        let (socket, into) = (from.0, &self.pipe.write);
+        self.len = from.patiently(Interest::READABLE, || {
+            rustix::pipe::splice(socket, None, into, None, max, SpliceFlags::NONBLOCK)
+        })?;
+        Ok(self.len)
+    }
+
+    /// Writes all that it holds to `file`, from `at` on; or nothing, and says so, if that is of a kind that takes nothing out of pipes.
+    ///
+    /// # Errors
+    /// What the file's system says.
+    pub fn drain(&mut self, file: &File, mut at: u64) -> io::Result<bool> {
+        let all = self.len;
+        while self.len > 0 {
+            // Moves `at` on by itself.
+            match rustix::pipe::splice(&self.pipe.read, None, file, Some(&mut at), self.len, SpliceFlags::MOVE) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => self.len -= n,
+                Err(Errno::INTR) => {}
+                Err(Errno::INVAL) if self.len == all => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// All that it holds, in memory.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn take(&mut self) -> io::Result<Vec<u8>> {
+        let (mut bytes, mut done) = (vec![0; self.len], 0);
+        while done < bytes.len() {
+            match rustix::io::read(&self.pipe.read, &mut bytes[done..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.len = 0;
+        Ok(bytes)
+    }
+}
