@@ -112,6 +112,11 @@ pub trait Object: Debug + Send + Sync {
     /// Fails with [`Error::Changed`] if the object is no longer what [`Self::meta`] says.
     fn unchanged(&self) -> Fallible<'_, ()>;
 
+    /// The open file, where it is one of this machine: for those who have to know which it is.
+    fn file(&self) -> Option<&File> {
+        None
+    }
+
     /// Itself, for drafts of the same kind of store, which may know how to fetch it ([`Draft::fetch`]).
     fn as_any(&self) -> Option<&dyn Any> {
         None

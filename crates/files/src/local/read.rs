@@ -11,6 +11,7 @@ use crate::store::{Fallible, Flow, Kind, Meta, Object, Shape};
 use crate::sum::{Algorithm, Sum};
 use bytes::Bytes;
 use std::fmt;
+use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -105,6 +106,10 @@ impl Object for LocalObject {
             let file = self.file.clone();
             self.store.call(&self.key, "read", move |_, _| checksum(&file, algorithm, extent)).await
         })
+    }
+
+    fn file(&self) -> Option<&File> {
+        Some(&self.file.0)
     }
 
     fn unchanged(&self) -> Fallible<'_, ()> {

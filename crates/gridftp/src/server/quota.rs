@@ -11,8 +11,8 @@
 use phoebus_files::block::Block;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Attributes, Begun, Boxed, Draft, Fallible, Listing, Meta, Object, Spec, Store};
-use phoebus_files::sum::{Algorithm, Sum};
+use phoebus_files::store::{Attributes, Begun, Boxed, Draft, Fallible, Landing, Listing, Meta, Object, Spec, Store};
+use phoebus_files::sum::{Algorithm, Combining, Sum};
 use phoebus_files::{Error, Sort, draft_of};
 use phoebus_proto::units::ByteSize;
 use serde::Deserialize;
@@ -255,7 +255,7 @@ impl Store for Limited {
             let counted = self.0.count().await;
             let claim = self.0.claim(spec.size.unwrap_or(0), 1, draft);
             counted?;
-            let claim = claim?;
+            let claim = Arc::new(claim?);
             Ok(match self.0.store.create(key, spec).await? {
                 Begun::Draft(draft) => Begun::Draft(Arc::new(Filling { draft, claim, key: key.clone() })),
                 Begun::Done => Begun::Done,
@@ -271,7 +271,7 @@ impl Store for Limited {
             let draft = self.0.store.edit(key).await?;
             // What it has already is counted already.
             let had = there.unwrap_or(0);
-            Ok(Arc::new(Growing { draft, had, claim }) as _)
+            Ok(Arc::new(Growing { draft, had, claim: Arc::new(claim) }) as _)
         })
     }
 
@@ -329,7 +329,7 @@ impl Store for Limited {
 #[derive(Debug)]
 struct Filling {
     draft: Arc<dyn Draft>,
-    claim: Claim,
+    claim: Arc<Claim>,
     key: Key,
 }
 
@@ -338,7 +338,46 @@ struct Filling {
 struct Growing {
     draft: Arc<dyn Draft>,
     had: u64,
-    claim: Claim,
+    claim: Arc<Claim>,
+}
+
+/// Where those put bytes who have them first, as far as there is room.
+#[derive(Debug)]
+struct Bounded {
+    landing: Arc<dyn Landing>,
+    /// How long the file was before.
+    had: u64,
+    claim: Arc<Claim>,
+}
+
+impl Bounded {
+    fn over(draft: &dyn Draft, had: u64, claim: &Arc<Claim>) -> Option<Arc<dyn Landing>> {
+        let landing = draft.landing()?;
+        Some(Arc::new(Self { landing, had, claim: claim.clone() }))
+    }
+}
+
+impl Landing for Bounded {
+    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
+        self.claim.reach(extent.end().saturating_sub(self.had))?;
+        self.landing.claim(extent)
+    }
+
+    fn file(&self) -> &File {
+        self.landing.file()
+    }
+
+    fn sum(&self) -> Option<Combining> {
+        self.landing.sum()
+    }
+
+    fn wrote(&self, extent: Extent, sum: u32) -> Result<(), Error> {
+        self.landing.wrote(extent, sum)
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        self.landing.failed(error)
+    }
 }
 
 impl Draft for Filling {
@@ -365,9 +404,8 @@ impl Draft for Filling {
         }
     }
 
-    fn wrote(&self, extent: Extent) -> Result<(), Error> {
-        self.claim.reach(extent.end())?;
-        self.draft.wrote(extent)
+    fn landing(&self) -> Option<Arc<dyn Landing>> {
+        Bounded::over(&*self.draft, 0, &self.claim)
     }
 
     fn checkpoint(&self) -> Fallible<'_, Ranges> {
@@ -398,10 +436,6 @@ impl Draft for Filling {
     fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
         self.draft.abandon(keep)
     }
-
-    fn file(&self) -> Option<Arc<File>> {
-        self.draft.file()
-    }
 }
 
 impl Draft for Growing {
@@ -425,9 +459,8 @@ impl Draft for Growing {
         }
     }
 
-    fn wrote(&self, extent: Extent) -> Result<(), Error> {
-        self.claim.reach(extent.end().saturating_sub(self.had))?;
-        self.draft.wrote(extent)
+    fn landing(&self) -> Option<Arc<dyn Landing>> {
+        Bounded::over(&*self.draft, self.had, &self.claim)
     }
 
     fn checkpoint(&self) -> Fallible<'_, Ranges> {
@@ -448,10 +481,6 @@ impl Draft for Growing {
 
     fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
         self.draft.abandon(keep)
-    }
-
-    fn file(&self) -> Option<Arc<File>> {
-        self.draft.file()
     }
 }
 

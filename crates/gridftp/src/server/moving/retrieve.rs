@@ -32,7 +32,7 @@ impl Worker {
         let mut wanted = wanted(part.len(), transfer.restart.as_ref(), mode)?;
         if let Some(stripe) = stripe {
             let file = object.file().ok_or_else(|| Failure::say(451, "this is no file of this machine"))?;
-            shared(&file, stripe.inode)?;
+            shared(file, stripe.inode)?;
             wanted = own(&wanted, stripe);
         }
         // Blocks say where their bytes are in the part, and REST, too.

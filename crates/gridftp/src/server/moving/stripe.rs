@@ -4,12 +4,12 @@ use super::super::answer::Failure;
 use super::super::session::task::{Stripe, Transfer};
 use super::super::work::{Tell, Worker, perf, ranges};
 use super::AT_ONCE;
-use super::flow::{Shifted, Watched};
+use super::flow::Watched;
 use crate::data::{Intake, Mode};
 use phoebus_files::block::Block;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Boxed, Draft, Fallible};
+use phoebus_files::store::{Boxed, Draft, Fallible, Landing};
 use phoebus_files::sum::{Algorithm, Sum};
 use phoebus_files::{Error, How, carry};
 use std::fs::File;
@@ -32,15 +32,17 @@ impl Worker {
         let store = self.store()?;
         // What is not there would be made, and be another file than the front end's.
         store.stat(key).await?;
-        let file = store.edit(key).await?.file().ok_or_else(|| Failure::say(451, "this is no file of this machine"))?;
-        shared(&file, inode)?;
-        let draft = Arc::new(Written { name: format!("/{key}"), file, state: Mutex::default() });
+        let place =
+            store.edit(key).await?.landing().ok_or_else(|| Failure::say(451, "this is no file of this machine"))?;
+        shared(place.file(), inode)?;
+        let draft = Arc::new(Written { name: format!("/{key}"), place, state: Mutex::default() });
         let data = &self.server.config.data;
         let pool = self.pool(data.streams as usize);
         let how = How { pool, writers: AT_ONCE, stall: data.stall.0, ..How::default() };
         Self::begin(&channel, tell).await;
-        let incoming = channel.receive(Mode::Extended, Intake { pool: how.pool.clone(), from: 0, expected: None });
-        let (flow, seen) = Watched::over(Shifted::forward(incoming, from));
+        let incoming =
+            channel.receive(Mode::Extended, Intake { pool: how.pool.clone(), from, expected: None, into: None });
+        let (flow, seen) = Watched::over(incoming);
         let markers = async {
             loop {
                 tell.say(perf(seen.bytes())).await;
@@ -98,7 +100,7 @@ async fn told(draft: &Written, tell: &Tell) {
 #[derive(Debug)]
 struct Written {
     name: String,
-    file: Arc<File>,
+    place: Arc<dyn Landing>,
     state: Mutex<State>,
 }
 
@@ -118,9 +120,9 @@ impl Written {
         act: &'static str,
         call: impl FnOnce(&File) -> std::io::Result<()> + Send + 'static,
     ) -> Fallible<'_, ()> {
-        let file = self.file.clone();
+        let place = self.place.clone();
         Box::pin(async move {
-            let done = tokio::task::spawn_blocking(move || call(&file)).await;
+            let done = tokio::task::spawn_blocking(move || call(place.file())).await;
             let error = |source| Error::Io { name: self.name.clone(), act, source };
             done.unwrap_or_else(|_| Err(std::io::ErrorKind::Interrupted.into())).map_err(error)
         })
@@ -145,14 +147,11 @@ impl Draft for Written {
             let Some(extent) = block.extent().filter(|extent| extent.end() <= i64::MAX as u64) else {
                 return Err(Error::Beyond { name: self.name.clone(), extent: Extent::first(u64::MAX) });
             };
-            self.run("write", move |file| file.write_all_at(&block.bytes, block.offset)).await?;
-            self.wrote(extent)
+            let bytes = block.bytes()?.clone();
+            self.run("write", move |file| file.write_all_at(&bytes, block.offset)).await?;
+            self.state().written.insert(extent);
+            Ok(())
         })
-    }
-
-    fn wrote(&self, extent: Extent) -> Result<(), Error> {
-        self.state().written.insert(extent);
-        Ok(())
     }
 
     fn checkpoint(&self) -> Fallible<'_, Ranges> {

@@ -7,14 +7,14 @@ use super::super::work::{Tell, Worker, ranges};
 use super::receive::{Target, publish, target};
 use super::retrieve::{part_of, wanted};
 use crate::data::Mode;
-use phoebus_files::draft_of;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
+use phoebus_files::store::Landing;
+use phoebus_files::{Error, draft_of};
 use phoebus_proto::gridftp::marker::{Perf, Restart, find_ranges};
 use phoebus_proto::gridftp::reply::Reply;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// The most pieces that a file is divided into.
@@ -108,7 +108,8 @@ impl Worker {
             true => key.clone(),
             false => draft_of(key).map_err(|error| Failure::say(553, error.to_string()))?,
         };
-        let inode = inode(target.draft.file())?;
+        let landing = target.draft.landing();
+        let inode = inode(landing.as_deref().map(|landing| landing.file()))?;
         let (from, stall) = (target.from, self.server.config.data.stall.0);
         let stripes =
             self.stripes_of((transfer.generation, &transfer.aim), &transfer.settings, transfer.guard.as_ref()).await?;
@@ -143,7 +144,7 @@ impl Worker {
                 111 => {
                     let synced = find_ranges(&reply.text()).map_err(|error| Failure::say(426, error.to_string()))?;
                     for extent in synced.iter() {
-                        target.draft.wrote(extent)?;
+                        noted(landing.as_deref(), extent)?;
                         end = end.max(extent.end());
                     }
                 }
@@ -160,8 +161,14 @@ impl Worker {
     }
 }
 
+/// Notes that a node has written `extent`, whose checksum nobody here knows.
+fn noted(landing: Option<&dyn Landing>, extent: Extent) -> Result<(), Error> {
+    let Some(landing) = landing else { return Ok(()) };
+    landing.claim(extent)?.iter().try_for_each(|part| landing.wrote(part, 0))
+}
+
 /// By what nodes see that they have the same file.
-fn inode(file: Option<Arc<File>>) -> Result<u64, Failure> {
+fn inode(file: Option<&File>) -> Result<u64, Failure> {
     let of = file.and_then(|file| file.metadata().ok()).map(|meta| meta.ino());
     of.ok_or_else(|| Failure::say(504, "data nodes move regular files only"))
 }
