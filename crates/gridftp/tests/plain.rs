@@ -13,6 +13,7 @@ use phoebus_files::{How, Links, Throttle, Verify, transfer};
 use phoebus_gridftp::client::{Options, Remote};
 use phoebus_proto::endpoint::Endpoint;
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use support::{Serve, bytes, ok, python, run};
@@ -210,6 +211,41 @@ fn clients_carry_the_same_bytes_by_every_way() {
                 assert!(same(&serve.path(&name)) && same(&serve.local().join(&name)), "{name}");
             }
         }
+    }
+}
+
+#[test]
+fn so_much_of_a_device_is_copied_as_was_asked_for() {
+    let serve = Serve::writable();
+    for dir in [serve.path(""), serve.local()] {
+        for (name, minor) in [("zero", "5"), ("null", "3")] {
+            ok(&run(Command::new("mknod").arg(dir.join(name)).args(["c", "1", minor])));
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let local = Local::new(serve.local(), Links::Anywhere).unwrap();
+    let how = How { verify: Verify::None, length: Some(LONG as u64), ..How::default() };
+    for streams in [None, Some(3)] {
+        runtime.block_on(async {
+            let remote = Remote::connect(options(&serve, streams)).await.unwrap();
+            let home = remote.home().clone();
+            let far = |name: &str| home.join(name.as_bytes()).unwrap();
+            let near = |name: &str| Key::parse(name).unwrap();
+            let put = transfer(&local, &near("zero"), &remote, &far("null"), &how).await.unwrap();
+            let get = transfer(&remote, &far("zero"), &local, &near("null"), &how).await.unwrap();
+            assert_eq!((put.moved, get.moved), (LONG as u64, LONG as u64));
+            transfer(&local, &near("zero"), &remote, &far("put"), &how).await.unwrap();
+            transfer(&remote, &far("zero"), &local, &near("got"), &how).await.unwrap();
+            let error = transfer(&remote, &far("zero"), &local, &near("got"), &How::default()).await.unwrap_err();
+            assert!(error.to_string().contains("no size"), "{error}");
+        });
+        for path in [serve.path("put"), serve.local().join("got")] {
+            assert!(fs::read(path).unwrap() == vec![0; LONG]);
+        }
+    }
+    // Nothing has taken the place of a device, or gone with it.
+    for path in [serve.path("null"), serve.local().join("null")] {
+        assert!(fs::metadata(path).unwrap().file_type().is_char_device());
     }
 }
 

@@ -356,10 +356,10 @@ impl Store for Remote {
     fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
         Box::pin(async move {
             let meta = self.look(key).await?;
-            if meta.kind != Kind::File {
+            if !matches!(meta.kind, Kind::File | Kind::Device) {
                 return Err(Error::Kind { name: self.label(key), is: meta.kind.described(), expected: "a file" });
             }
-            if meta.size.is_none() {
+            if meta.size.is_none() && meta.kind == Kind::File {
                 let what = "reading a file of which the server does not tell the size";
                 return Err(Error::Unsupported { name: self.label(key), what });
             }

@@ -22,7 +22,7 @@ use phoebus_files::plan::{By, Existing, Filter, list};
 use phoebus_files::sum::Algorithm;
 use phoebus_files::{How, Throttle, Verify};
 use phoebus_proto::text;
-use phoebus_proto::units::{BitRate, Span};
+use phoebus_proto::units::{BitRate, ByteSize, Span};
 use report::Outcome;
 use rules::Rules;
 use std::ffi::OsString;
@@ -111,6 +111,9 @@ pub(crate) struct Args {
     /// Carry at most this much in all, such as 500mbit
     #[arg(long, value_name = "RATE")]
     limit_rate: Option<BitRate>,
+    /// Carry so much of each device, such as /dev/zero, which has no end of its own: to measure with
+    #[arg(long, value_name = "SIZE")]
+    length: Option<ByteSize>,
     /// Try a file so often, with longer and longer pauses
     #[arg(long, value_name = "N", default_value_t = Retry::default().attempts, value_parser = clap::value_parser!(u32).range(1..=1000))]
     attempts: u32,
@@ -262,6 +265,7 @@ impl Args {
             verify: self.verify.0,
             stall: self.stall.0,
             throttle: self.limit_rate.map(|rate| Throttle::new(rate.0 / 8)),
+            length: self.length.map(|size| size.0),
             times: self.preserve.times,
             modes: self.preserve.modes,
             ..How::default()
