@@ -82,7 +82,7 @@ enum BenchCommand {
     Rate(rate::RateArgs),
     /// GridFTP's own programs, direct and through gateways: the SC09 paper's figures. Needs `make xio`.
     Sc09(sc09::Sc09Args),
-    /// The GridFTP server beside GCT's, with GCT's client: memory to memory on loopback.
+    /// Our GridFTP client and server beside GCT's, each with each: memory to memory on loopback, or from disk to disk.
     Gridftp(gridftp::GridftpArgs),
     /// The emulated links against their own settings.
     Emulator(emulator::EmulatorArgs),
@@ -151,6 +151,13 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Fairness(args) => measure(&fairness::Fairness::new(&args), &args.common),
         BenchCommand::Rate(args) => measure(&rate::RateHeld::new(&args), &args.common),
         BenchCommand::Sc09(args) => measure(&sc09::Figures::new(&args), &args.common),
+        BenchCommand::Gridftp(args) if args.disk => measure(&gridftp::Disks::new(args.common.quick), &args.common),
+        BenchCommand::Gridftp(args) if args.short => {
+            measure(&gridftp::Sizes::new(args.common.quick, args.common.seed), &args.common)
+        }
+        BenchCommand::Gridftp(args) if args.path.wan => {
+            measure(&gridftp::LongPath::new(&args.path, args.common.quick, args.common.seed), &args.common)
+        }
         BenchCommand::Gridftp(args) => measure(&gridftp::Servers::new(&args), &args.common),
         BenchCommand::Emulator(args) => {
             let store = prepare("emulator", &args.common)?;

@@ -16,6 +16,16 @@ pub(crate) const SET_UP: Metric = Metric { name: "set-up", unit: "s" };
 /// What a client used of one processor while data went.
 pub(crate) const SHARE: Metric = Metric { name: "client's share of a processor", unit: "%" };
 
+/// What the largest process of a role had in memory at most, if that is told of it.
+pub(crate) fn memory(role: &str) -> Option<Metric> {
+    let name = match role {
+        "client" => "client memory",
+        "server" => "server memory",
+        _ => return None,
+    };
+    Some(Metric { name, unit: "MB" })
+}
+
 /// How often is looked for the first byte.
 const LOOK: Duration = Duration::from_millis(2);
 /// How often a client is looked at while data go.
@@ -36,6 +46,16 @@ pub(crate) enum Receiver {
         of: u32,
         /// As the kernel has it, 15 characters at most.
         name: &'static str,
+    },
+    /// Whatever is behind an interface of a process's network, which counts alike for all programs, those that receive
+    /// without writing included. Headers count, too: on loopback they are less than a thousandth.
+    Interface {
+        /// The process.
+        of: u32,
+        /// The interface.
+        device: &'static str,
+        /// Those of its children that are to be ended.
+        name: Option<&'static str>,
     },
 }
 
@@ -64,6 +84,11 @@ impl Client {
         String::from_utf8_lossy(&fs::read(&self.said).unwrap_or_default()).into_owned()
     }
 
+    /// Waits for its end, and that it is a good one.
+    pub(crate) fn has_succeeded(&mut self) -> anyhow::Result<()> {
+        if self.child.wait()?.success() { Ok(()) } else { self.check() }
+    }
+
     fn check(&mut self) -> anyhow::Result<()> {
         let Some(status) = self.child.try_wait()? else { return Ok(()) };
         let said = self.said();
@@ -87,7 +112,8 @@ impl Receiver {
     fn processes(self) -> Vec<u32> {
         let (of, name) = match self {
             Self::Process(pid) => return vec![pid],
-            Self::Children { of, name } => (of, name),
+            Self::Interface { name: None, .. } => return Vec::new(),
+            Self::Children { of, name } | Self::Interface { of, name: Some(name), .. } => (of, name),
         };
         let is_one = |pid: &u32| {
             let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -97,7 +123,12 @@ impl Receiver {
     }
 
     /// Bytes that they have written, in whatever direction: those of data are all but a few.
-    fn written(self) -> u64 {
+    pub(crate) fn written(self) -> u64 {
+        if let Self::Interface { of, device, .. } = self {
+            let counters = fs::read_to_string(format!("/proc/{of}/net/dev")).unwrap_or_default();
+            let own = counters.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'));
+            return own.and_then(|own| own.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0);
+        }
         let of = |pid: u32| {
             let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
             io.lines().find_map(|line| line.strip_prefix("wchar: ")?.trim().parse::<u64>().ok())
@@ -105,8 +136,13 @@ impl Receiver {
         self.processes().into_iter().filter_map(of).sum()
     }
 
+    /// Whether data have come since it had taken `before`, and not only words.
+    pub(crate) fn has_data(self, before: u64) -> bool {
+        self.written().saturating_sub(before) >= FIRST
+    }
+
     /// Ends children: some of GCT's would wait for their lost client for ever.
-    fn end(self) {
+    pub(crate) fn end(self) {
         if let Self::Process(_) = self {
             return;
         }
@@ -148,8 +184,10 @@ fn measure(
     others: &[(&'static str, u32)],
     limit: Duration,
 ) -> anyhow::Result<Vec<Reading>> {
-    let mut before = receiver.written();
-    while before < FIRST {
+    // Others may have received by the same way before.
+    let base = receiver.written();
+    let mut before = base;
+    while before.saturating_sub(base) < FIRST {
         client.check()?;
         if began.elapsed() > limit {
             bail!("no data arrived within {} s", limit.as_secs());
@@ -169,6 +207,7 @@ fn measure(
     let bytes = receiver.written().saturating_sub(before);
     let took = first.elapsed().as_secs_f64();
     let usage = usage.stop()?;
+    let peaks = ["client", "server"].map(|role| (role, peak(role, &roles)));
     let mut readings = vec![
         (GOODPUT, bytes as f64 * 8e-6 / took),
         (SET_UP, first.duration_since(began).as_secs_f64()),
@@ -180,7 +219,21 @@ fn measure(
             readings.push((SHARE, 100.0 * used / usage.seconds));
         }
     }
+    for (role, peak) in peaks {
+        readings.extend(memory(role).zip(peak));
+    }
     Ok(readings)
+}
+
+/// What the largest process of a role had in memory at most up to now, in megabytes.
+fn peak(role: &str, roles: &[(&'static str, u32)]) -> Option<f64> {
+    let of = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"))?;
+        kilobytes.trim().parse::<f64>().ok()
+    };
+    let own = roles.iter().filter(|(other, _)| *other == role).filter_map(|(_, pid)| of(*pid));
+    own.reduce(f64::max).map(|kilobytes| kilobytes * 1024e-6)
 }
 
 /// The children of a process, and theirs.
