@@ -41,7 +41,8 @@ async fn received(expected: Option<u64>, ends: bool) -> Result<u64, String> {
     let moved = Arc::<AtomicU64>::default();
     let (flow, counted) = (Arc::new(Bits { at: AtomicU64::new(0), ends }), moved.clone());
     let sender = tokio::spawn(async move { connecting.send(Mode::Stream, 1, flow, &counted).await });
-    let incoming = listening.receive(Mode::Stream, Intake { pool: Pool::new(1 << 20, 8), from: 0, expected, into: None });
+    let incoming =
+        listening.receive(Mode::Stream, Intake { pool: Pool::new(1 << 20, 8), from: 0, expected, into: None });
     let mut came = 0;
     loop {
         match incoming.next().await {
