@@ -3,12 +3,12 @@
 use super::connection::Connection;
 use super::error::Error;
 use super::guard::{Guard, Protection};
-use super::settings::Settings;
+use super::settings::{Losses, Settings};
 use phoebus_net::tcp::Tcp;
 use phoebus_net::transport::{Listener, Pending, Target, Transport};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -22,6 +22,7 @@ pub(super) struct Inner {
     pub(super) settings: Settings,
     pub(super) way: Way,
     kept: Mutex<Vec<Connection>>,
+    losses: OnceLock<Arc<Losses>>,
 }
 
 /// How connections come about.
@@ -61,7 +62,15 @@ impl Channel {
     }
 
     fn new(settings: Settings, way: Way) -> Self {
-        Self(Arc::new(Inner { settings, way, kept: Mutex::default() }))
+        Self(Arc::new(Inner { settings, way, kept: Mutex::default(), losses: OnceLock::new() }))
+    }
+
+    /// The same, which counts what becomes of what it sends.
+    #[must_use]
+    pub fn counting(self, losses: Arc<Losses>) -> Self {
+        // Whoever was told first is.
+        let _ = self.0.losses.set(losses);
+        self
     }
 
     /// Where it listens, if it does.
@@ -87,6 +96,10 @@ impl Channel {
 }
 
 impl Inner {
+    pub(super) fn losses(&self) -> Option<&Losses> {
+        self.losses.get().map(|losses| &**losses)
+    }
+
     fn kept(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

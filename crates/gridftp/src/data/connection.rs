@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::guard::{Guard, Shield};
+use super::settings::Losses;
 use phoebus_net::Stream;
 use phoebus_net::bulk::Bulk;
 use std::io;
@@ -150,6 +151,13 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Counts what became of what was sent.
+    pub(super) fn count(&self, losses: Option<&Losses>) {
+        if let (Some(losses), Ok(stats)) = (losses, self.stream.stats()) {
+            losses.add(&stats);
+        }
     }
 
     /// Ends what this end sends, and leaves the rest to the kernel: all of it is delivered before the end is.

@@ -32,4 +32,4 @@ pub use channel::Channel;
 pub use error::Error;
 pub use guard::{Guard, Protection};
 pub use receive::{Incoming, Intake};
-pub use settings::{Mode, Peers, Settings};
+pub use settings::{Losses, Mode, Peers, Settings};

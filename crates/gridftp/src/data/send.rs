@@ -47,6 +47,7 @@ impl Channel {
 async fn stream(inner: &Inner, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<u64, Error> {
     let connection = inner.one().await?;
     let (connection, sent) = carry(connection, Outgoing::new(Mode::Stream, flow, moved), inner.settings.stall).await?;
+    connection.count(inner.losses());
     connection.finish(inner.settings.stall).await?;
     Ok(sent)
 }
@@ -75,6 +76,7 @@ async fn extended(inner: &Arc<Inner>, streams: u32, flow: Arc<dyn Flow>, moved: 
             }
         }
     }
+    connections.iter().for_each(|connection| connection.count(inner.losses()));
     connections.into_iter().for_each(|connection| inner.keep(connection));
     Ok(sent)
 }

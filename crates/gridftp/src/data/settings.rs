@@ -1,12 +1,13 @@
 //! How data connections are made.
 
 use super::guard::Guard;
-use phoebus_net::Profile;
 use phoebus_net::tcp::Tcp;
 use phoebus_net::transport::Transport;
+use phoebus_net::{Profile, Stats};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How data is transmitted.
@@ -76,6 +77,30 @@ impl Default for Settings {
             patience: Duration::from_secs(60),
             stall: Duration::from_secs(60),
         }
+    }
+}
+
+/// How many segments connections had to send again, in all.
+#[derive(Debug, Default)]
+pub struct Losses {
+    sent: AtomicU64,
+    again: AtomicU64,
+}
+
+impl Losses {
+    /// Fewer say nothing of a path.
+    const MANY: u64 = 10_000;
+
+    /// Adds what became of a connection.
+    pub(super) fn add(&self, stats: &Stats) {
+        self.sent.fetch_add(stats.segments_sent, Ordering::Relaxed);
+        self.again.fetch_add(stats.retransmits, Ordering::Relaxed);
+    }
+
+    /// Which part of all it was; 0 before many were sent.
+    pub fn rate(&self) -> f64 {
+        let (sent, again) = (self.sent.load(Ordering::Relaxed), self.again.load(Ordering::Relaxed));
+        if sent < Self::MANY { 0.0 } else { again as f64 / sent as f64 }
     }
 }
 
