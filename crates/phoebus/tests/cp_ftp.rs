@@ -150,6 +150,49 @@ fn goes_on(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&str]
     assert_eq!(hidden(root), Vec::<String>::new());
 }
 
+/// The same with our own server, which shows nothing of what it has of a file, and says what is safe.
+fn goes_on_by_marks(here: &Here, serve: &Serve) {
+    let content = bytes(40 << 20);
+    fs::write(here.path("long"), &content).unwrap();
+    let mut copy = Copy::start(here.command(&["cp", "-q", "--limit-rate", "20mbit", "long", &serve.url("long")]));
+    copy.until_marked(here.0.path());
+    copy.cut();
+    assert!(!serve.path("long").exists());
+    let (_, said) = here.does(&["cp", "long", &serve.url("long")]);
+    assert!(said.contains("by an earlier run"), "{said}");
+    assert!(fs::read(serve.path("long")).unwrap() == content);
+    assert_eq!(hidden(&serve.path("")), Vec::<String>::new());
+}
+
+#[test]
+fn modes_that_a_server_refuses_are_told() {
+    let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
+    let (out, _) = here.does(&["cp", "-r", "--json", "src/", &ftp.url("ftp", "x")]);
+    let report: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    // Five files, and three directories.
+    assert_eq!(report["modes_refused"], 8, "{report:#}");
+    let (_, said) = here.does(&["cp", "-r", "-v", "--existing", "replace", "src/", &ftp.url("ftp", "x")]);
+    assert!(said.contains("the modes of 8 were not set"), "{said}");
+    let (out, _) = here.does(&["cp", "-v", "--existing", "replace", "src/b b", &ftp.url("ftp", "x/b b")]);
+    assert!(out.contains("x/b b: its mode was not set"), "{out}");
+    let (_, said) =
+        here.does(&["cp", "-r", "--preserve", "times", "--existing", "replace", "src/", &ftp.url("ftp", "x")]);
+    assert!(!said.contains("modes"), "{said}");
+}
+
+#[test]
+fn an_interrupted_copy_ends_what_the_server_does() {
+    let (here, ftp) = (Here::new(), Ftp::proftpd(Tls::None, ""));
+    fs::write(here.path("long"), bytes(40 << 20)).unwrap();
+    let mut copy = here.command(&["cp", "-q", "--limit-rate", "30mbit", "long", &ftp.url("ftp", "long")]);
+    let mut copy = copy.stderr(Stdio::piped()).spawn().unwrap();
+    let begun = || fs::read_dir(ftp.path("")).unwrap().flatten().any(|entry| entry.metadata().unwrap().len() > 0);
+    support::wait_until(begun, || "nothing is copied".to_owned());
+    support::interrupt(&copy);
+    assert_eq!(copy.wait().unwrap().code(), Some(130));
+    assert!(!ftp.path("long").exists());
+}
+
 #[test]
 fn vsftpd() {
     let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
@@ -174,7 +217,7 @@ fn proftpd() {
 fn our_own() {
     let (here, serve) = (Here::new(), Serve::writable());
     everything(&here, |path| serve.url(path), &serve.path(""), &[], true);
-    goes_on(&here, |path| serve.url(path), &serve.path(""), &[], false);
+    goes_on_by_marks(&here, &serve);
     fs::remove_file(serve.path("long")).unwrap();
     // What is verified is said, and what is not.
     let report = here.does(&["cp", "--json", "src/deep/e", &serve.url("e")]).0;
@@ -185,6 +228,63 @@ fn our_own() {
         here.does(&["cp", "--existing", "replace", "--verify", sum, &serve.url("e"), "e"]);
     }
     works("phoebus cp", "phoebus serve", "anonymous", &format!("{EVERYTHING} resume sum"));
+}
+
+/// Many short files at once, there and back, and once more.
+fn many(here: &Here, url: &str, root: &Path, with: &[&str]) {
+    let source = here.path("many");
+    fs::create_dir_all(source.join("deep")).unwrap();
+    for i in 0..150 {
+        let dir = if i % 3 == 0 { source.join("deep") } else { source.clone() };
+        fs::write(dir.join(format!("f {i}")), bytes(i * 37)).unwrap();
+    }
+    let copy = |more: &[&str]| here.does(&[&["cp", "-r", "--transfers", "40"], with, more].concat()).1;
+    for _ in 0..2 {
+        let said = copy(&["many/", &format!("{url}many")]);
+        assert!(said.starts_with("150 files copied"), "{said}");
+        same(&source, &root.join("many"));
+        let said = copy(&["many/", &format!("{url}many")]);
+        assert!(said.starts_with("nothing to do: 150 files"), "{said}");
+        copy(&[&format!("{url}many/"), "down"]);
+        same(&source, &here.path("down"));
+        fs::remove_dir_all(here.path("down")).unwrap();
+        // Over what is there, and over what is not.
+        here.does(&[&["rm", "-r"], with, &[&format!("{url}many/deep")]].concat());
+        fs::remove_dir_all(root.join("many")).unwrap();
+    }
+    assert_eq!(hidden(root), Vec::<String>::new());
+}
+
+#[test]
+fn short_files_go_many_at_a_time() {
+    let here = Here::new();
+    let (vsftpd, proftpd, serve) = (Ftp::vsftpd(Tls::None), Ftp::proftpd(Tls::None, ""), Serve::writable());
+    many(&here, &vsftpd.url("ftp", ""), &vsftpd.path(""), &[]);
+    many(&here, &proftpd.url("ftp", ""), &proftpd.path(""), &[]);
+    many(&here, &serve.url(""), &serve.path(""), &[]);
+    // Within one server, all files pass by here.
+    fs::create_dir(serve.path("one")).unwrap();
+    for i in 0..60 {
+        fs::write(serve.path("one").join(i.to_string()), bytes(5000)).unwrap();
+    }
+    here.does(&["cp", "-r", "--transfers", "40", "--limit-rate", "10gbit", &serve.url("one/"), &serve.url("other")]);
+    same(&serve.path("one"), &serve.path("other"));
+}
+
+#[test]
+fn a_directory_is_not_replaced_by_a_file() {
+    let (here, serve, ftp) = (Here::new(), Serve::writable(), Ftp::vsftpd(Tls::None));
+    for (url, root) in [(serve.url("x"), serve.path("")), (ftp.url("ftp", "x"), ftp.path(""))] {
+        here.does(&["mkdir", "-p", &format!("{url}/b b")]);
+        fs::write(here.path("list"), format!("\"src/b b\" \"{url}/b b\"\n")).unwrap();
+        // As a file it goes to that directory, and in a tree it would take its place.
+        here.does(&["cp", "--list", "list"]);
+        assert!(root.join("x/b b/b b").exists());
+        let (code, _, said) = says(&run(&mut here.command(&["cp", "-r", "--attempts", "1", "src/", &url])));
+        assert!(code == 4 && said.contains("b b is a directory"), "{code}: {said}");
+        assert!(root.join("x/b b/b b").exists() && root.join("x/deep/e").exists());
+        assert_eq!(hidden(&root), Vec::<String>::new());
+    }
 }
 
 #[test]

@@ -12,10 +12,16 @@ use crate::plan::{Existing, Filter, Found, Walk};
 use crate::store::{Attributes, Kind, Meta, Store};
 use crate::transfer::How;
 use one::{Came, One};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
+
+/// Objects of at most so many bytes are short: at 100 Mbit/s it is less than a round trip.
+pub const SHORT: u64 = 1 << 20;
+
+/// How many entries of a directory are kept in mind: some hundred megabytes of them.
+const MOST: usize = 1_000_000;
 
 /// What is to be done.
 #[derive(Debug, Clone)]
@@ -38,6 +44,8 @@ pub struct Job {
     pub dry_run: bool,
     /// How many objects are carried at once.
     pub files: usize,
+    /// How many, if all of them are short ([`SHORT`]): these spend their time waiting for answers.
+    pub short: usize,
     /// When to try again.
     pub retry: Retry,
     /// Who is told what happens.
@@ -75,6 +83,7 @@ impl Job {
             parents: false,
             dry_run: false,
             files: 4,
+            short: 4,
             retry: Retry::default(),
             watcher: Arc::new(Quiet),
         }
@@ -82,8 +91,8 @@ impl Job {
 
     /// Carries what each first key names to the second, and returns when all of it is durable or has failed.
     pub async fn run(&self, items: impl IntoIterator<Item = (Key, Key)>) -> Report {
-        let mut run =
-            Run { job: self, tasks: JoinSet::new(), report: Report::default(), made: HashSet::new(), dirs: Vec::new() };
+        let (report, made, new, dirs) = Default::default();
+        let mut run = Run { job: self, tasks: JoinSet::new(), taken: 0, report, made, new, dirs, there: None };
         for (from, to) in items {
             if run.report.stopped {
                 break;
@@ -98,10 +107,16 @@ impl Job {
 /// A job that is under way.
 struct Run<'a> {
     job: &'a Job,
-    tasks: JoinSet<(Key, Result<Came, Error>)>,
+    tasks: JoinSet<(Key, usize, Result<Came, Error>)>,
+    /// How much of what may be carried at once is.
+    taken: usize,
     report: Report,
     /// Directories that are known to be there.
     made: HashSet<Key>,
+    /// Those of them that were not there before.
+    new: HashSet<Key>,
+    /// What the destination has in the directory that objects go to at the moment, if that is known.
+    there: Option<(Key, Option<Contents>)>,
     /// Directories whose times and modes are set when all is in them, in the order in which they were made.
     dirs: Vec<(Key, Attributes)>,
 }
@@ -153,21 +168,61 @@ impl Run<'_> {
                     }
                 }
                 Ok(Found::File(key, meta)) => match top.beneath(&key).and_then(|from| Ok((from, to.beneath(&key)?))) {
-                    Ok((from, to)) => self.file(from, to, meta).await,
+                    Ok((from, to)) => self.file_of_tree(from, to, meta).await,
                     Err(error) => self.failed(key, too_long(&*self.job.dest, &error)),
                 },
             }
         }
     }
 
-    /// Begins with an object as soon as there is a place for it.
+    /// Begins with an object of a tree as soon as there is a place for it.
+    async fn file_of_tree(&mut self, from: Key, to: Key, meta: Meta) {
+        let known = self.known(&to).await;
+        self.begin(One { job: self.job.clone(), from, to, meta, known }).await;
+    }
+
+    /// The same of any object.
     async fn file(&mut self, from: Key, to: Key, meta: Meta) {
-        while self.tasks.len() >= self.job.files.max(1) {
+        self.begin(One { job: self.job.clone(), from, to, meta, known: None }).await;
+    }
+
+    async fn begin(&mut self, one: One) {
+        // A short one takes one part of all that are carried at once, and a long one as much more as fewer of them are.
+        let (long, short) = (self.job.files.max(1), self.job.short.max(1));
+        let cost = if one.meta.size.is_some_and(|size| size <= SHORT) { long } else { short };
+        while self.taken > 0 && self.taken + cost > long * short {
             self.join().await;
         }
         if !self.report.stopped {
-            let one = One { job: self.job.clone(), from, to, meta };
-            self.tasks.spawn(one.run());
+            self.taken += cost;
+            self.tasks.spawn(async move {
+                let (key, came) = one.run().await;
+                (key, cost, came)
+            });
+        }
+    }
+
+    /// What is known of `key` at a destination that has to be asked over a network: all of a directory is asked for at once.
+    async fn known(&mut self, key: &Key) -> Option<Option<Meta>> {
+        let dest = &self.job.dest;
+        if !dest.is_far() {
+            return None;
+        }
+        let dir = key.parent();
+        if self.there.as_ref().is_none_or(|(known, _)| *known != dir) {
+            // One that was made now has nothing in it; what cannot be listed is asked for one by one.
+            let contents = match self.job.dry_run || !self.new.contains(&dir) {
+                true => contents(&**dest, &dir).await.ok(),
+                false => Some(Contents::new()),
+            };
+            self.there = Some((dir, contents));
+        }
+        let (_, contents) = self.there.as_ref()?;
+        match contents.as_ref()?.get(key.name()) {
+            None => Some(None),
+            // Of a link it has to be known where it leads.
+            Some(meta) if meta.kind == Kind::Link => None,
+            Some(meta) => Some(Some(*meta)),
         }
     }
 
@@ -175,23 +230,34 @@ impl Run<'_> {
     async fn join(&mut self) -> bool {
         match self.tasks.join_next().await {
             None => return false,
-            Some(Ok((key, Err(error)))) => self.failed(key, error),
-            Some(Ok((_, Ok(Came::Carried(done))))) => {
-                self.report.carried += 1;
-                self.report.bytes += done.size;
-                self.report.moved += done.moved;
-            }
-            Some(Ok((_, Ok(Came::Skipped)))) => self.report.skipped += 1,
-            Some(Ok((_, Ok(Came::Planned(size))))) => {
-                self.report.carried += 1;
-                self.report.bytes += size;
+            Some(Ok((key, cost, came))) => {
+                self.taken -= cost;
+                self.came(key, came);
             }
             Some(Err(error)) => {
+                // What it cost is not known any more; with all of them gone, nothing is taken.
+                self.taken = if self.tasks.is_empty() { 0 } else { self.taken };
                 let error = Error::io(self.job.dest.name(), "go on with", std::io::Error::other(error));
                 self.failed(Key::ROOT, error);
             }
         }
         true
+    }
+
+    fn came(&mut self, key: Key, came: Result<Came, Error>) {
+        match came {
+            Err(error) => self.failed(key, error),
+            Ok(Came::Carried(done)) => {
+                self.report.carried += 1;
+                self.report.bytes += done.size;
+                self.report.moved += done.moved;
+            }
+            Ok(Came::Skipped) => self.report.skipped += 1,
+            Ok(Came::Planned(size)) => {
+                self.report.carried += 1;
+                self.report.bytes += size;
+            }
+        }
     }
 
     /// Makes the directory `key`, unless it is there.
@@ -234,6 +300,8 @@ impl Run<'_> {
                 Ok(meta) if meta.kind == Kind::Dir => {}
                 _ => return Err(error),
             }
+        } else {
+            self.new.insert(key.clone());
         }
         self.made.insert(key.clone());
         Ok(())
@@ -260,6 +328,29 @@ impl Run<'_> {
             self.failed(Key::ROOT, error);
         }
         self.report
+    }
+}
+
+/// What a directory has, by name.
+type Contents = HashMap<Vec<u8>, Meta>;
+
+/// The contents of a directory, as they are now.
+async fn contents(store: &dyn Store, dir: &Key) -> Result<Contents, Error> {
+    let (mut listing, mut contents) = (store.list(dir).await?, Contents::new());
+    loop {
+        let entries = listing.more().await?;
+        if entries.is_empty() {
+            return Ok(contents);
+        }
+        contents.extend(entries.into_iter().map(|entry| (entry.name, entry.meta)));
+        if contents.len() > MOST {
+            let name = format!("{}/{dir}", store.name());
+            return Err(Error::Limit {
+                name,
+                what: "the entries of a directory that are kept in mind",
+                limit: MOST as u64,
+            });
+        }
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) struct One {
     pub(super) from: Key,
     pub(super) to: Key,
     pub(super) meta: Meta,
+    /// What the destination has, if that is known already.
+    pub(super) known: Option<Option<Meta>>,
 }
 
 /// What came of it.
@@ -68,10 +70,13 @@ impl One {
 
     /// Why it is to be carried, or why not.
     async fn decide(&self) -> Result<Result<Reason, Reason>, Error> {
-        let dest = match self.job.dest.stat(&self.to).await {
-            Ok(meta) => Some(meta),
-            Err(Error::NotFound { .. }) => None,
-            Err(error) => return Err(error),
+        let dest = match self.known {
+            Some(known) => known,
+            None => match self.job.dest.stat(&self.to).await {
+                Ok(meta) => Some(meta),
+                Err(Error::NotFound { .. }) => None,
+                Err(error) => return Err(error),
+            },
         };
         Ok(match self.job.existing.decide(&self.meta, dest.as_ref()) {
             Decision::Carry(reason) => Ok(reason),

@@ -4,12 +4,13 @@ use super::error::{passing, refused, senseless, words};
 use super::login::server_name;
 use super::options::{Grid, Options, Security};
 use super::session::Session;
-use crate::data::{Channel, Guard, Mode, Peers, Protection, Settings};
+use crate::data::{Channel, Guard, Losses, Mode, Peers, Protection, Settings};
 use phoebus_files::{Error, Sort};
 use phoebus_gsi::context::Expect;
 use phoebus_proto::gridftp::address::{find_epsv, find_pasv, print_eprt, print_port};
 use phoebus_proto::gridftp::options::RetrOptions;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// How much is protected at once under GSI: what is asked for is more than any record has.
 const PROTECTED_BLOCK: u64 = 1 << 20;
@@ -18,11 +19,18 @@ const PROTECTED_BLOCK: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct DataPlan<'a> {
     options: &'a Options,
+    /// Where is counted what becomes of what is sent.
+    losses: Option<Arc<Losses>>,
 }
 
 impl<'a> DataPlan<'a> {
     pub(super) fn of(options: &'a Options) -> Self {
-        Self { options }
+        Self { options, losses: None }
+    }
+
+    /// The same, which counts what becomes of what is sent.
+    pub(super) fn counting(self, losses: Arc<Losses>) -> Self {
+        Self { losses: Some(losses), ..self }
     }
 
     /// Whether bytes go as they are.
@@ -91,6 +99,8 @@ impl<'a> DataPlan<'a> {
             return Ok(());
         }
         let name = session.name.clone();
+        // Where to connect to depends on it.
+        session.foreseen().await?;
         let letter = if mode == Mode::Stream { 'S' } else { 'E' };
         let reply = session.ask(format!("MODE {letter}")).await?;
         if !reply.is_success() {
@@ -101,13 +111,30 @@ impl<'a> DataPlan<'a> {
         Ok(())
     }
 
+    /// The command that asks where to connect to.
+    fn where_to(&self, session: &Session) -> &'static str {
+        // Only PASV can say another address than the control connection's, which is asked for where that is believed.
+        let told = self.options.data_elsewhere && session.peer.is_ipv4();
+        if !told && session.epsv { "EPSV" } else { "PASV" }
+    }
+
+    /// Asks where to connect to for the next transfer, without waiting for the answer, where that is the same for all.
+    pub(super) async fn ask_ahead(&self, session: &mut Session) -> Result<(), Error> {
+        if session.mode == Mode::Stream {
+            session.send_ahead(self.where_to(session)).await?;
+        }
+        Ok(())
+    }
+
     /// Where the server listens for data, as it says.
     pub(super) async fn ask(&self, session: &mut Session) -> Result<SocketAddr, Error> {
         let name = session.name.clone();
-        // Only PASV can say another address than the control connection's, which is asked for where that is believed.
-        let told = self.options.data_elsewhere && session.peer.is_ipv4();
-        if !told && session.epsv {
-            let reply = session.ask("EPSV").await?;
+        let verb = self.where_to(session);
+        let reply = match session.foreseen().await? {
+            Some(reply) => reply,
+            None => session.ask(verb).await?,
+        };
+        if verb == "EPSV" {
             match reply.code {
                 229 => {
                     let port = find_epsv(&reply.text()).map_err(|error| passing(&name, error.to_string()))?;
@@ -118,7 +145,7 @@ impl<'a> DataPlan<'a> {
                 _ => return Err(refused(&name, "open a data connection to", "EPSV", &reply)),
             }
         }
-        let reply = session.ask("PASV").await?;
+        let reply = if verb == "EPSV" { session.ask("PASV").await? } else { reply };
         if reply.code != 227 {
             return Err(refused(&name, "open a data connection to", "PASV", &reply));
         }
@@ -136,15 +163,19 @@ impl<'a> DataPlan<'a> {
     /// A data channel that connects to where the server listens.
     pub(super) async fn passive(&self, session: &mut Session) -> Result<Channel, Error> {
         let addr = self.ask(session).await?;
-        Ok(Channel::connecting(vec![addr], self.settings(session)?))
+        let channel = Channel::connecting(vec![addr], self.settings(session)?);
+        Ok(match &self.losses {
+            Some(losses) => channel.counting(losses.clone()),
+            None => channel,
+        })
     }
 
     /// A data channel that the server is to connect to.
     pub(super) async fn active(&self, session: &mut Session) -> Result<Channel, Error> {
         let name = session.name.clone();
         if session.data.is_some() {
-            let reason = "what comes over several streams comes over connections that the server makes, and those do not go through \
-                          gateways: leave --streams out, or --via";
+            let reason = "the server gives no parts of files (ERET), and extended blocks come over connections that it makes, which do \
+                          not go through gateways: leave --streams out, or --via";
             return Err(senseless(&name, reason));
         }
         let settings = self.settings(session)?;

@@ -17,12 +17,16 @@ use phoebus_files::sum::{Algorithm, Sum, Tally};
 use phoebus_files::{Error, Sort, part_of};
 use ring::rand::SecureRandom;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
 /// Files of at least this many bytes are gone on with.
-const RESUME_FROM: u64 = 16 << 20;
+pub(super) const RESUME_FROM: u64 = 16 << 20;
+
+/// Files of at most so many bytes are sent sooner than it would be known whether that makes sense.
+const BLIND: u64 = 1 << 20;
 
 /// How much of what a server has of a stream is sent again: what it had written last may not have come to its disk.
 const AGAIN: u64 = 1 << 20;
@@ -37,6 +41,8 @@ pub(super) struct RemoteDraft {
     /// The name that it has until it is complete.
     part: Key,
     spec: Spec,
+    /// Over how many connections it goes as extended blocks, if it does.
+    streams: Option<u32>,
     kept: Ranges,
     safe: Arc<Mutex<Ranges>>,
     marks: Option<Marks>,
@@ -44,6 +50,8 @@ pub(super) struct RemoteDraft {
     state: tokio::sync::Mutex<State>,
     /// Whether it is a device, of which nothing can be asked.
     device: bool,
+    /// Whether the server was asked for a checksum of all of it, without which nobody compares anything but sizes.
+    summed: AtomicBool,
 }
 
 /// What was given to be written.
@@ -74,30 +82,36 @@ impl RemoteDraft {
     pub(super) async fn begin(remote: Remote, key: Key, spec: Spec) -> Result<Self, Error> {
         let name = remote.label(&key);
         let (mut spec, mut device) = (spec, false);
-        match remote.stat(&key).await {
-            // Nothing takes its place, and what is written to it is not kept.
-            Ok(meta) if meta.kind == Kind::Device => {
-                (device, spec.source, spec.attributes) = (true, None, Attributes::default());
+        // What is short is sent without looking: if something else than a file has its name, it does not get it in the end.
+        let looks = !spec.replace || remote.options().in_place || spec.size.is_none_or(|size| size > BLIND);
+        if looks {
+            match remote.stat(&key).await {
+                // Nothing takes its place, and what is written to it is not kept.
+                Ok(meta) if meta.kind == Kind::Device => {
+                    (device, spec.source, spec.attributes) = (true, None, Attributes::default());
+                }
+                Ok(meta) if !matches!(meta.kind, Kind::File | Kind::Link) => {
+                    return Err(Error::Kind { name, is: meta.kind.described(), expected: "a file" });
+                }
+                Ok(_) if !spec.replace => return Err(Error::Exists { name }),
+                Ok(_) => {}
+                Err(error) if error.sort() == Sort::NotFound => {}
+                Err(error) => return Err(error),
             }
-            Ok(meta) if !matches!(meta.kind, Kind::File | Kind::Link) => {
-                return Err(Error::Kind { name, is: meta.kind.described(), expected: "a file" });
-            }
-            Ok(_) if !spec.replace => return Err(Error::Exists { name }),
-            Ok(_) => {}
-            Err(error) if error.sort() == Sort::NotFound => {}
-            Err(error) => return Err(error),
         }
         let part = match device || remote.options().in_place {
             true => key.clone(),
             false => part_of(&key, &tag(&spec)).map_err(|error| super::error::senseless(&name, error.to_string()))?,
         };
-        let marks = remote.options().state.as_ref().filter(|_| remote.streams().is_some());
+        let streams = remote.streams_to_write(spec.size);
+        let marks = remote.options().state.as_ref().filter(|_| streams.is_some());
         let marks = marks.filter(|_| is_long(&spec)).map(|dir| Marks::of(dir, remote.label(&part)));
-        let kept = kept(&remote, &part, &spec, marks.as_ref()).await?;
+        let kept = kept(&remote, &part, &spec, streams, marks.as_ref()).await?;
         let next = kept.iter().next_back().map_or(0, Extent::end);
         let given = Given { ranges: kept.clone(), tally: spec.sum.map(Tally::new), next };
         let (given, state) = (Mutex::new(given), tokio::sync::Mutex::new(State::Idle));
-        Ok(Self { remote, key, part, spec, kept, safe: Arc::default(), marks, given, state, device })
+        let (safe, summed) = (Arc::default(), AtomicBool::new(false));
+        Ok(Self { remote, key, part, spec, streams, kept, safe, marks, given, state, device, summed })
     }
 
     pub(super) fn remote(&self) -> &Remote {
@@ -128,6 +142,7 @@ impl RemoteDraft {
             name: self.name(),
             path: self.remote.path(&self.part)?,
             size: self.spec.size,
+            streams: self.streams,
             kept: self.kept.clone(),
             safe: self.safe.clone(),
             marks: self.marks.clone(),
@@ -180,7 +195,7 @@ impl Draft for RemoteDraft {
     }
 
     fn is_ordered(&self) -> bool {
-        self.remote.streams().is_none()
+        self.streams.is_none()
     }
 
     fn fetch<'a>(
@@ -210,7 +225,7 @@ impl Draft for RemoteDraft {
     }
 
     fn is_resumable(&self) -> bool {
-        self.marks.is_some() || is_resumable(&self.remote, &self.spec)
+        self.marks.is_some() || is_resumable(&self.remote, &self.spec, self.streams)
     }
 
     fn write(&self, block: Block) -> Fallible<'_, ()> {
@@ -275,6 +290,7 @@ impl Draft for RemoteDraft {
     fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
         Box::pin(async move {
             self.finish().await?;
+            self.summed.store(true, Ordering::Relaxed);
             let size = self.given().ranges.total();
             self.remote.checksum(&self.part, &self.name(), algorithm, None, size).await
         })
@@ -284,17 +300,9 @@ impl Draft for RemoteDraft {
         Box::pin(async move {
             self.complete(size)?;
             self.finish().await?;
-            let name = self.name();
-            if !self.device
-                && self.remote.has("SIZE")
-                && let Some(there) = self.remote.size(&self.part).await?
-                && there != size
-            {
-                let reason = format!("the server has {there} bytes of it, and {size} were sent");
-                return Err(passing(&name, reason));
-            }
-            let Attributes { mode, modified } = self.spec.attributes;
-            self.remote.attribute(&self.part, Attributes { mode, modified }).await?;
+            // A checksum says more than a size, and a device has none.
+            let size = Some(size).filter(|_| !self.device && !self.summed.load(Ordering::Relaxed));
+            self.remote.finish(&self.part, &self.key, self.spec.attributes, size).await?;
             if let Some(marks) = &self.marks {
                 marks.remove();
             }
@@ -332,8 +340,8 @@ impl Draft for RemoteDraft {
 }
 
 /// Whether what is cut of it can be gone on with.
-fn is_resumable(remote: &Remote, spec: &Spec) -> bool {
-    is_long(spec) && remote.streams().is_none() && remote.restarts()
+fn is_resumable(remote: &Remote, spec: &Spec, streams: Option<u32>) -> bool {
+    is_long(spec) && streams.is_none() && remote.restarts()
 }
 
 /// Whether it is worth it.
@@ -342,7 +350,13 @@ fn is_long(spec: &Spec) -> bool {
 }
 
 /// What the server has of it.
-async fn kept(remote: &Remote, part: &Key, spec: &Spec, marks: Option<&Marks>) -> Result<Ranges, Error> {
+async fn kept(
+    remote: &Remote,
+    part: &Key,
+    spec: &Spec,
+    streams: Option<u32>,
+    marks: Option<&Marks>,
+) -> Result<Ranges, Error> {
     if let Some(marks) = marks.filter(|_| !remote.options().in_place) {
         let noted = marks.read();
         let end = noted.iter().next_back().map_or(0, Extent::end);
@@ -350,7 +364,7 @@ async fn kept(remote: &Remote, part: &Key, spec: &Spec, marks: Option<&Marks>) -
         let there = end > 0 && (remote.has("XDRAFTS") || remote.size(part).await?.is_some_and(|size| size >= end));
         return Ok(if there && Some(end) <= spec.size { noted } else { Ranges::new() });
     }
-    if !is_resumable(remote, spec) || remote.options().in_place {
+    if !is_resumable(remote, spec, streams) || remote.options().in_place {
         return Ok(Ranges::new());
     }
     // A stream is written from its beginning on: what is there is what came first.

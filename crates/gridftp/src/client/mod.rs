@@ -8,6 +8,7 @@
 //!
 //! - [`Options`]: which server, who logs in, what protects it, how data goes.
 //! - [`Remote`]: the store. It has as many control connections as it needs, and keeps them for the next that need one.
+//!   `pool` has them and `pipe` those that many files share; `orders` is what goes over them in a line or two.
 //! - `session` is one control connection: lines out, answers in, each within its time. `login` is how it begins.
 //! - `data` says where data connections lead, `retrieve` and `store` carry files, `third` has them carried between servers;
 //!   `listing` is of directories. `marks` is what is remembered of files that were cut.
@@ -24,6 +25,10 @@ mod login;
 mod marks;
 mod object;
 mod options;
+mod orders;
+mod pipe;
+mod places;
+mod pool;
 mod remote;
 mod retrieve;
 mod session;
@@ -33,7 +38,7 @@ mod tls;
 mod unix;
 mod way;
 
-pub use options::{Grid, Login, Options, Password, Security};
+pub use options::{Grid, Login, Options, Password, Security, Segment};
 pub use remote::Remote;
 pub use tls::{TlsError, trusting};
 pub use way::{Reached, Way};

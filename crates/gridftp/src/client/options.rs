@@ -24,6 +24,12 @@ pub struct Options {
     pub security: Security,
     /// Over how many connections extended blocks go (MODE E); files go as streams (MODE S) if that is not said.
     pub streams: Option<u32>,
+    /// Where that is not said: over how many connections a file goes, where the server knows how. What is written then goes as
+    /// extended blocks, and what is read as so many parts (ERET), over connections that this end makes.
+    pub choose: Option<fn(&Segment) -> u32>,
+    /// How many control connections are used at a time for what is read, and for what is written. 16 by default: below what
+    /// servers let one user have.
+    pub sessions: usize,
     /// How connections come about; by TCP, directly, if that is not said.
     pub way: Option<Arc<dyn Way>>,
     /// Whether data connections may lead to other addresses than the server's own, as those of striped servers do. A server
@@ -52,6 +58,8 @@ impl Options {
             login: Login::default(),
             security: Security::None,
             streams: None,
+            choose: None,
+            sessions: 16,
             way: None,
             data_elsewhere: false,
             in_place: false,
@@ -61,6 +69,19 @@ impl Options {
             stall: Duration::from_secs(60),
         }
     }
+}
+
+/// What is known of a file's way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Segment {
+    /// How many bytes are to be carried.
+    pub size: u64,
+    /// How long the server takes to answer.
+    pub rtt: Duration,
+    /// How many bytes this machine's kernel lets be under way on one connection.
+    pub window: u64,
+    /// How many of the segments that this end has sent had to be sent again; 0 before it has sent many.
+    pub loss: f64,
 }
 
 /// Who logs in.

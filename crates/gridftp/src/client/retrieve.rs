@@ -18,7 +18,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 /// How long the server's words are waited for, once data has failed: they say more than a broken connection does.
@@ -107,12 +107,16 @@ impl Retrieval {
     pub(super) fn of_file(remote: Remote, wanted: Wanted, pool: Pool) -> Self {
         let name = wanted.name.clone();
         Self::spawn(name, move |sender| async move {
-            let mut give = Give { sender: &sender, wanted: &wanted, given: Ranges::new() };
-            file(&remote, &wanted, pool, &mut give).await?;
-            let missing = wanted.ranges.iter().map(|extent| give.given.missing(extent).total()).sum::<u64>();
-            match missing {
-                0 => Ok(()),
-                _ => Err(Error::Short { name: wanted.name.clone(), at: wanted.size - missing, expected: wanted.size }),
+            let parts = remote.parts_to_read(wanted.ranges.total()).filter(|_| !wanted.ordered);
+            if let Some(parts) = parts {
+                return in_parts(&remote, &wanted, parts, pool, &sender, None).await;
+            }
+            let session = remote.session().await?;
+            let streams = remote.streams().filter(|_| !wanted.ordered);
+            match streams.filter(|_| session.data.is_some() && remote.has("ERET")) {
+                // The server's connections would not go through gateways.
+                Some(parts) => in_parts(&remote, &wanted, parts, pool, &sender, Some(session)).await,
+                None => whole(&remote, &wanted, session, streams, pool, &sender).await,
             }
         })
     }
@@ -226,10 +230,71 @@ impl Sink for Give<'_> {
     }
 }
 
-async fn file(remote: &Remote, wanted: &Wanted, pool: Pool, give: &mut Give<'_>) -> Result<(), Error> {
-    let mut session = remote.session().await?;
-    match remote.streams().filter(|_| !wanted.ordered) {
-        Some(streams) => blocks(remote, &mut session, wanted, streams, pool, give).await?,
+/// Retrieves what is wanted over as many connections at once as there are `parts` to be made of it: as streams, each of which this
+/// end connects for, unlike extended blocks, for which the server connects.
+async fn in_parts(
+    remote: &Remote,
+    wanted: &Wanted,
+    parts: u32,
+    pool: Pool,
+    sender: &mpsc::Sender<Given>,
+    first: Option<Session>,
+) -> Result<(), Error> {
+    remote.used(parts);
+    let (mut work, mut first) = (JoinSet::new(), first);
+    for ranges in divided(&wanted.ranges, parts) {
+        let (remote, wanted) = (remote.clone(), Wanted { ranges, ..wanted.clone() });
+        let (pool, sender, session) = (pool.clone(), sender.clone(), first.take());
+        work.spawn(async move {
+            let session = match session {
+                Some(session) => session,
+                None => remote.session().await?,
+            };
+            whole(&remote, &wanted, session, None, pool, &sender).await
+        });
+    }
+    // The first error ends all: what is dropped is cut.
+    while let Some(done) = work.join_next().await {
+        done.map_err(|_| passing(&wanted.name, "the transfer was given up"))??;
+    }
+    Ok(())
+}
+
+/// `ranges` as so many parts, as equal as can be.
+fn divided(ranges: &Ranges, parts: u32) -> Vec<Ranges> {
+    let each = ranges.total().div_ceil(u64::from(parts.max(1))).max(1);
+    let (mut all, mut part) = (Vec::new(), Ranges::new());
+    for extent in ranges.iter() {
+        let mut from = extent.start();
+        while from < extent.end() {
+            let len = (each - part.total()).min(extent.end() - from);
+            part.extend(Extent::new(from, len));
+            from += len;
+            if part.total() == each {
+                all.push(std::mem::take(&mut part));
+            }
+        }
+    }
+    all.extend(Some(part).filter(|part| !part.is_empty()));
+    all
+}
+
+/// Retrieves all that is wanted over `session`: as extended blocks over so many `streams`, or else as a stream.
+async fn whole(
+    remote: &Remote,
+    wanted: &Wanted,
+    mut session: Session,
+    streams: Option<u32>,
+    pool: Pool,
+    sender: &mpsc::Sender<Given>,
+) -> Result<(), Error> {
+    let mut given = Give { sender, wanted, given: Ranges::new() };
+    let give = &mut given;
+    match streams {
+        Some(streams) => {
+            remote.used(streams);
+            blocks(remote, &mut session, wanted, streams, pool, give).await?;
+        }
         None => {
             for extent in wanted.ranges.iter() {
                 if !stream(remote, &mut session, wanted, extent, &pool, give).await? {
@@ -240,8 +305,12 @@ async fn file(remote: &Remote, wanted: &Wanted, pool: Pool, give: &mut Give<'_>)
             }
         }
     }
-    remote.keep(session);
-    Ok(())
+    remote.keep_after(session).await;
+    let missing = wanted.ranges.iter().map(|extent| given.given.missing(extent).total()).sum::<u64>();
+    match missing {
+        0 => Ok(()),
+        _ => Err(Error::Short { name: wanted.name.clone(), at: wanted.size - missing, expected: wanted.size }),
+    }
 }
 
 /// Retrieves `extent` as a stream; whether the session can be used for more.
@@ -344,7 +413,9 @@ impl Task<'_> {
         intake: Intake,
         sink: &mut impl Sink,
     ) -> Result<bool, Error> {
+        session.moving = true;
         session.send(command).await?;
+        self.remote.prepare_next(session).await?;
         let incoming = channel.receive(mode, intake);
         let verb = super::session::verb(command);
         let (mut ended, mut said) = (false, false);

@@ -1,6 +1,7 @@
 //! One control connection: commands out, answers in, each within its time (RFC 959, section 5.4; RFC 2228, section 3).
 
 use super::error::{broken, passing, refused, senseless, silent};
+use super::pipe::Ahead;
 use crate::control::Link;
 use crate::data::Mode;
 use phoebus_files::Error;
@@ -14,6 +15,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 /// How much is read at once.
@@ -43,6 +45,14 @@ pub(super) struct Session {
     pub(super) parallel: u32,
     /// Whether it knows EPSV, as far as is known.
     pub(super) epsv: bool,
+    /// Whether EPSV or PASV was sent ahead, for the next transfer.
+    ahead: bool,
+    /// The answer to that.
+    foreseen: Option<Reply>,
+    /// Its place among those that may be in use at a time.
+    pub(super) place: Option<OwnedSemaphorePermit>,
+    /// Whether a transfer was begun on it, which the server goes on with until it is told otherwise.
+    pub(super) moving: bool,
     /// When it was last used.
     pub(super) used: Instant,
     /// Whether what comes next belongs to what was asked last: if not, it is of no further use.
@@ -68,6 +78,10 @@ impl Session {
             mode: Mode::Stream,
             parallel: 1,
             epsv: true,
+            ahead: false,
+            foreseen: None,
+            place: None,
+            moving: false,
             used: Instant::now(),
             in_step: true,
         })
@@ -85,6 +99,7 @@ impl Session {
 
     /// Sends a command.
     pub(super) async fn send(&mut self, line: &[u8]) -> Result<(), Error> {
+        self.settle().await?;
         if !is_line(line) {
             return Err(senseless(&self.name, "a name with a line end in it cannot be asked for"));
         }
@@ -109,6 +124,37 @@ impl Session {
             io::ErrorKind::TimedOut => silent(&name, patience),
             _ => broken(&name, &error),
         })
+    }
+
+    /// Sends a command that asks where to connect to for the next transfer, and leaves its answer for then.
+    pub(super) async fn send_ahead(&mut self, line: &str) -> Result<(), Error> {
+        if self.foreseen.is_none() && !self.ahead {
+            let in_step = self.in_step;
+            self.send(line.as_bytes()).await?;
+            // Whoever goes on here knows that its answer is to come.
+            (self.ahead, self.in_step) = (true, in_step);
+        }
+        Ok(())
+    }
+
+    /// What was answered to that, if it was sent.
+    pub(super) async fn foreseen(&mut self) -> Result<Option<Reply>, Error> {
+        self.settle().await?;
+        Ok(self.foreseen.take())
+    }
+
+    /// Whether it was sent, so that there is something to come.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.ahead
+    }
+
+    /// Takes the answer to what was sent ahead.
+    async fn settle(&mut self) -> Result<(), Error> {
+        if std::mem::take(&mut self.ahead) {
+            self.in_step = false;
+            self.foreseen = Some(self.last(self.patience).await?);
+        }
+        Ok(())
     }
 
     /// The next answer, whenever it comes. Cancel safe.
@@ -183,6 +229,34 @@ impl Session {
         self.last(self.patience).await
     }
 
+    /// Asks several things, all at once if the server takes them `ahead`, and gives the last answer to each.
+    pub(super) async fn ask_all(&mut self, lines: &[Vec<u8>], ahead: &Ahead) -> Result<Vec<Reply>, Error> {
+        let mut replies = Vec::new();
+        if !ahead.is_taken() || lines.len() < 2 {
+            for line in lines {
+                replies.push(self.ask(line).await?);
+            }
+            return Ok(replies);
+        }
+        let answered = async {
+            for line in lines {
+                self.send(line).await?;
+            }
+            for _ in lines {
+                self.in_step = false;
+                replies.push(self.last(self.patience).await?);
+            }
+            Ok(())
+        };
+        match answered.await {
+            Ok(()) => Ok(replies),
+            Err(error) => {
+                ahead.refuse();
+                Err(error)
+            }
+        }
+    }
+
     /// Asks for something to be done.
     ///
     /// # Errors
@@ -209,11 +283,25 @@ impl Session {
 
     /// Ends it without waiting.
     pub(super) fn quit(mut self) {
+        self.moving = false;
+        self.say_last("QUIT");
+    }
+
+    fn say_last(&mut self, command: &str) {
         let line = match &mut self.protected {
-            Some(protected) => protected.command("QUIT").unwrap_or_default(),
-            None => "QUIT".to_owned(),
+            Some(protected) => protected.command(command).unwrap_or_default(),
+            None => command.to_owned(),
         };
-        self.link.part(format!("{line}\r\n").as_bytes());
+        self.link.say_last(format!("{line}\r\n").as_bytes());
+    }
+}
+
+/// What was given up amid a transfer is told so (RFC 959, ABOR), so that the server does not have to find out.
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.moving && !self.in_step {
+            self.say_last("ABOR");
+        }
     }
 }
 

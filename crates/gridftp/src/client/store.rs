@@ -46,6 +46,8 @@ pub(super) struct Sending {
     pub(super) path: Vec<u8>,
     /// How many bytes it will have, if that is known.
     pub(super) size: Option<u64>,
+    /// Over how many connections it goes as extended blocks, if it does.
+    pub(super) streams: Option<u32>,
     /// What of them the server has.
     pub(super) kept: Ranges,
     /// What the server says is safe, as it says so.
@@ -106,9 +108,9 @@ impl fmt::Debug for Queue {
 
 async fn run(remote: &Remote, sending: &Sending, blocks: mpsc::Receiver<Block>) -> Result<(), Error> {
     let name = &sending.name;
-    let mut session = remote.session().await?;
+    let mut session = remote.session_to_write().await?;
     let plan = remote.plan();
-    let (mode, streams) = remote.streams().map_or((Mode::Stream, 1), |streams| (Mode::Extended, streams));
+    let (mode, streams) = sending.streams.map_or((Mode::Stream, 1), |streams| (Mode::Extended, streams));
     plan.enter(&mut session, mode).await?;
     if let Some(size) = sending.size.filter(|size| *size >= ALLO_FROM) {
         let reply = session.ask(format!("ALLO {size}")).await?;
@@ -135,7 +137,9 @@ async fn run(remote: &Remote, sending: &Sending, blocks: mpsc::Receiver<Block>) 
         marks.remove();
     }
     let command = [b"STOR ", &sending.path[..]].concat();
+    session.moving = true;
     session.send(&command).await?;
+    remote.prepare_next(&mut session).await?;
     let flow = Arc::new(Queue(tokio::sync::Mutex::new(blocks)));
     let moved = Arc::<AtomicU64>::default();
     let send = channel.send(mode, streams, flow, &moved);
@@ -154,10 +158,7 @@ async fn run(remote: &Remote, sending: &Sending, blocks: mpsc::Receiver<Block>) 
                     mark(&reply, sending);
                 } else if !reply.is_success() {
                     session.in_step = true;
-                    if !sending.kept.is_empty() && sort(&reply) != Sort::NoSpace {
-                        return Err(afresh(remote, sending, "STOR", &reply));
-                    }
-                    return Err(refused(name, "write", "STOR", &reply));
+                    return Err(not_stored(remote, sending, &reply));
                 } else if sent || timeout(SETTLE, &mut send).await.is_ok_and(|sent| sent.is_ok()) {
                     (sent, said) = (true, true);
                 } else {
@@ -172,7 +173,7 @@ async fn run(remote: &Remote, sending: &Sending, blocks: mpsc::Receiver<Block>) 
                         Ok(reply) if reply.is_success() || matches!(reply.code, 425 | 426) => {
                             passing(name, format!("{}; the server says {}", bare(&error, name), words(&reply)))
                         }
-                        Ok(reply) => refused(name, "write", "STOR", &reply),
+                        Ok(reply) => not_stored(remote, sending, &reply),
                         Err(_) => error,
                     });
                 }
@@ -181,8 +182,19 @@ async fn run(remote: &Remote, sending: &Sending, blocks: mpsc::Receiver<Block>) 
         }
     }
     session.in_step = true;
-    remote.keep(session);
+    remote.keep_after(session).await;
     Ok(())
+}
+
+/// The server refuses to store.
+fn not_stored(remote: &Remote, sending: &Sending, reply: &Reply) -> Error {
+    if reply.code == 425 {
+        remote.forget_idle();
+    }
+    if !sending.kept.is_empty() && sort(reply) != Sort::NoSpace {
+        return afresh(remote, sending, "STOR", reply);
+    }
+    refused(&sending.name, "write", "STOR", reply)
 }
 
 /// The server does not go on with what it has: the next attempt begins again.

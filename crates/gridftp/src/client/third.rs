@@ -48,7 +48,7 @@ pub(super) async fn fetch(
         Mode::Stream => Some(Restart::At(there.total())).filter(|_| !there.is_empty()),
         Mode::Extended => without(there),
     };
-    let (mut source, mut dest) = (from.session().await?, to.session().await?);
+    let (mut source, mut dest) = (from.session().await?, to.session_to_write().await?);
     let begun = begin(draft, object, &mut source, &mut dest, mode, rest, size).await?;
     if !begun {
         return Ok(refused(from, to));
@@ -123,6 +123,7 @@ async fn begin(
             }
         }
     }
+    (source.moving, dest.moving) = (true, true);
     dest.send(&[b"STOR ", &draft.path()?[..]].concat()).await?;
     source.send(&[b"RETR ", &from.path(&object.key)?[..]].concat()).await?;
     Ok(true)
@@ -151,8 +152,8 @@ impl Watch<'_> {
     async fn look(&mut self, moved: &(dyn Fn(u64) + Send + Sync)) -> bool {
         let mut limit = self.remote.options().stall;
         if !self.perf {
-            match self.remote.size(self.draft.part()).await {
-                Ok(Some(there)) => self.saw(there, moved),
+            match timeout(WORDS, self.remote.size(self.draft.part())).await {
+                Ok(Ok(Some(there))) => self.saw(there, moved),
                 // Nothing is to be seen of it before it is complete.
                 _ => limit += Duration::from_secs(self.size / SLOW),
             }

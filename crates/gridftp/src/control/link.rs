@@ -117,13 +117,18 @@ impl Link {
 
     /// Says a last thing, and that it is the end, without waiting for anything: what the kernel does not take now is not said.
     pub fn part(mut self, bytes: &[u8]) {
+        self.say_last(bytes);
+    }
+
+    /// The same of one that is about to be dropped; nothing can follow.
+    pub fn say_last(&mut self, bytes: &[u8]) {
         match &mut self.tls {
             Some(tls) => tls.part(&self.stream, bytes),
             // It is the end either way.
             None => drop(self.stream.try_write(bytes, false)),
         }
         if self.stream.shutdown_write().is_ok() {
-            self.stream.close();
+            self.stream.disarm();
         }
     }
 

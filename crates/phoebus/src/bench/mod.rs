@@ -19,6 +19,7 @@ mod fairness;
 mod flows;
 mod gateway;
 mod gridftp;
+mod gridftp_small;
 mod haproxy;
 mod hop;
 mod iperf;
@@ -84,6 +85,8 @@ enum BenchCommand {
     Sc09(sc09::Sc09Args),
     /// Our GridFTP client and server beside GCT's, each with each: memory to memory on loopback, or from disk to disk.
     Gridftp(gridftp::GridftpArgs),
+    /// 10 000 files of 10 KB over 50 ms: phoebus cp beside globus-url-copy and scp.
+    Small(gridftp_small::SmallArgs),
     /// The emulated links against their own settings.
     Emulator(emulator::EmulatorArgs),
     /// The programs that experiments run.
@@ -159,6 +162,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             measure(&gridftp::LongPath::new(&args.path, args.common.quick, args.common.seed), &args.common)
         }
         BenchCommand::Gridftp(args) => measure(&gridftp::Servers::new(&args), &args.common),
+        BenchCommand::Small(args) => measure(&gridftp_small::Small::new(&args), &args.common),
         BenchCommand::Emulator(args) => {
             let store = prepare("emulator", &args.common)?;
             let (results, report) = emulator::run(&args, &store)?;

@@ -4,6 +4,7 @@
 //! [`rules`] reads filters, [`watch`] tells what happens, [`report`] what came of it, and [`stream`] carries standard input
 //! and output.
 
+mod auto;
 mod items;
 mod report;
 mod rules;
@@ -16,6 +17,7 @@ pub(crate) use watch::human;
 use crate::exit::{self, Exit};
 use crate::place::{self, Carried, FarArgs, Stores, Url};
 use anyhow::{Context, Result};
+use auto::{Auto, Files};
 use items::{Group, Wanted};
 use phoebus_files::job::{Job, Retry};
 use phoebus_files::plan::{By, Existing, Filter, list};
@@ -32,8 +34,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use watch::{Style, Watch};
+
+/// How long it may take, after an interruption, to tell servers that nothing more comes.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 /// How long a list may be, in bytes: some ten million names.
 const MAX_LIST: u64 = 1 << 30;
@@ -96,18 +102,19 @@ pub(crate) struct Args {
     /// Say what would be done, and do nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
-    /// Carry each file over so many connections at once (MODE E), for servers of GridFTP; by default it goes as one stream
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
-    streams: Option<u32>,
+    /// Carry each file over so many connections at once (MODE E), for servers of GridFTP; or "auto": one stream, unless the path is
+    /// such that several carry more
+    #[arg(long, value_name = "N", default_value_t = Auto(None))]
+    streams: Auto<256>,
     /// Write files on servers under their own names, which a file then has before it is complete: for servers that let nobody
     /// rename
     #[arg(long)]
     in_place: bool,
     #[command(flatten)]
     far: FarArgs,
-    /// How many files are copied at a time
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
-    transfers: u16,
+    /// How many files are copied at a time: a number, or "auto": 4 long ones, and more short ones where servers are far
+    #[arg(long, value_name = "N", default_value_t = Auto(None))]
+    transfers: Auto<256>,
     /// Carry at most this much in all, such as 500mbit
     #[arg(long, value_name = "RATE")]
     limit_rate: Option<BitRate>,
@@ -140,14 +147,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         return Err(Exit::usage("--stall and --limit-rate: more than nothing was expected"));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(async {
+    let (result, patience) = runtime.block_on(async {
         tokio::select! {
-            result = copy(&args, filter) => result,
-            number = interrupted() => Ok(ExitCode::from(exit::SIGNAL.saturating_add(number?))),
+            result = copy(&args, filter) => (result, Duration::ZERO),
+            number = interrupted() => {
+                (number.map(|number| ExitCode::from(exit::SIGNAL.saturating_add(number))), FAREWELL)
+            }
         }
     });
     // A thread of the runtime may still be waiting for standard input.
-    runtime.shutdown_background();
+    runtime.shutdown_timeout(patience);
     result
 }
 
@@ -164,7 +173,10 @@ async fn interrupted() -> Result<u8> {
 
 async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
     let wanted = wanted(args)?;
-    let carried = Carried { streams: args.streams, in_place: args.in_place, stall: Some(args.stall.0) };
+    let sessions = args.transfers.0.map_or(auto::SESSIONS, |n| n as usize);
+    let (in_place, stall) = (args.in_place, Some(args.stall.0));
+    let (streams, choose) = (args.streams.0, Some(auto::streams as fn(&_) -> u32));
+    let carried = Carried { streams, choose, in_place, stall, sessions: Some(sessions) };
     let mut stores = Stores::new(&args.far, carried);
     let (how, paths) = (args.how(), stores.paths());
     let watch = Arc::new(Watch::new(args.style(), args.verbose, args.dry_run, how.progress.clone(), paths.clone()));
@@ -179,7 +191,13 @@ async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
             outcome.fail(name, &error);
         }
         let jobs: Vec<(Job, Group)> =
-            groups.into_iter().map(|group| (args.job(&group, &how, &filter, &watch), group)).collect();
+            groups.into_iter().map(|group| (args.job(&group, &how, &filter, &watch, &stores), group)).collect();
+        if args.verbose || args.json {
+            let asked = (args.streams.0, args.transfers.0);
+            for (name, rtt, windows) in stores.servers() {
+                watch.chose(&auto::words(&name, rtt, windows, asked));
+            }
+        }
         let showing = watch.clone().show(jobs.iter().map(|(job, group)| (job.clone(), group.items.clone())).collect());
         let work = async {
             for (job, group) in jobs {
@@ -200,6 +218,13 @@ async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
         }
     }
     watch.end();
+    outcome.streams = stores.most_streams();
+    outcome.all_moved = how.progress.bytes_moved();
+    let (refused, names) = stores.without_modes();
+    outcome.modes_refused = refused;
+    for name in names.iter().filter(|_| args.verbose) {
+        watch.chose(&format!("{name}: its mode was not set, since the server refuses SITE CHMOD"));
+    }
     outcome.between = how.progress.bytes_between();
     let code = outcome.code(args.error_on_no_transfer);
     match args.style() {
@@ -272,7 +297,9 @@ impl Args {
         }
     }
 
-    fn job(&self, group: &Group, how: &How, filter: &Arc<Filter>, watch: &Arc<Watch>) -> Job {
+    fn job(&self, group: &Group, how: &How, filter: &Arc<Filter>, watch: &Arc<Watch>, stores: &Stores) -> Job {
+        let rtt = stores.rtt(&group.source).max(stores.rtt(&group.dest));
+        let files = Files::choose(self.transfers.0, rtt);
         Job {
             how: how.clone(),
             existing: self.existing(self.preserve.times && group.dest.sets_times()),
@@ -280,7 +307,8 @@ impl Args {
             recursive: self.recursive,
             parents: self.parents,
             dry_run: self.dry_run,
-            files: self.transfers.into(),
+            files: files.long,
+            short: files.short,
             retry: Retry { attempts: self.attempts, ..Retry::default() },
             watcher: Arc::new(watch::Told::new(watch.clone(), &*group.source, &*group.dest)),
             ..Job::new(group.source.clone(), group.dest.clone())

@@ -21,6 +21,12 @@ pub(super) struct Outcome {
     failures: Vec<(String, Sort, String)>,
     /// Bytes that went from server to server.
     pub(super) between: u64,
+    /// Over how many connections a file went at the most, if it went to or from a server.
+    pub(super) streams: Option<u32>,
+    /// Bytes that were moved by all attempts, those that failed included.
+    pub(super) all_moved: u64,
+    /// Files and directories of which servers refused to set the modes.
+    pub(super) modes_refused: u64,
     /// Servers that compute no checksums.
     mute: Vec<String>,
     /// The ways that were taken to servers.
@@ -38,6 +44,9 @@ impl Outcome {
             report: Report::default(),
             failures: Vec::new(),
             between: 0,
+            streams: None,
+            all_moved: 0,
+            modes_refused: 0,
             mute: Vec::new(),
             paths,
             among: false,
@@ -117,7 +126,8 @@ impl Outcome {
             "nothing_to_do": report.is_complete() && self.is_nothing(),
             "files": report.carried,
             "bytes": report.bytes,
-            "bytes_moved": report.moved,
+            "bytes_moved": self.all_moved.max(report.moved),
+            "bytes_repeated": self.all_moved.saturating_sub(report.moved),
             "bytes_between_servers": self.between,
             "skipped": report.skipped,
             "left": report.left,
@@ -125,6 +135,8 @@ impl Outcome {
             "failed": report.failed,
             "stopped": report.stopped,
             "not_verified": self.mute,
+            "modes_refused": self.modes_refused,
+            "streams": self.streams,
             "path": if self.paths.is_empty() { json!(null) } else { json!(self.paths.to_string()) },
             "paths": self.paths.json(),
             "by_way_of_this_end": self.passes_by(),
@@ -163,8 +175,11 @@ impl fmt::Display for Outcome {
             if self.between > 0 {
                 write!(f, " ({} from server to server)", human::bytes(self.between))?;
             }
-            let rate = report.moved as f64 / elapsed.as_secs_f64().max(1e-3);
+            let rate = self.all_moved.max(report.moved) as f64 / elapsed.as_secs_f64().max(1e-3);
             write!(f, ", in {:.1} s, {}", elapsed.as_secs_f64(), human::rate(rate))?;
+            if let Some(streams @ 2..) = self.streams {
+                write!(f, ", up to {streams} connections a file")?;
+            }
             if !self.paths.is_empty() {
                 write!(f, ", {}", self.paths)?;
             }
@@ -179,6 +194,9 @@ impl fmt::Display for Outcome {
         }
         for reason in &self.mute {
             write!(f, "; only sizes were compared, since {reason}")?;
+        }
+        if self.modes_refused > 0 {
+            write!(f, "; the modes of {} were not set, since the server refuses SITE CHMOD", self.modes_refused)?;
         }
         if report.stopped { write!(f, "; the others were not begun") } else { Ok(()) }
     }

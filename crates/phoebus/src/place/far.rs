@@ -9,7 +9,7 @@ use super::way::Ways;
 use crate::exit::{self, Exit};
 use anyhow::Result;
 use clap::ValueEnum;
-use phoebus_gridftp::client::{Grid, Login, Options, Password, Remote, Security, trusting};
+use phoebus_gridftp::client::{Grid, Login, Options, Password, Remote, Security, Segment, trusting};
 use phoebus_gridftp::data::Protection;
 use phoebus_gsi::context::Endpoint as Identity;
 use phoebus_gsi::credential::provider;
@@ -65,8 +65,12 @@ enum DataProtection {
 pub(crate) struct Carried {
     /// Over how many connections, if extended blocks are to be used.
     pub(crate) streams: Option<u32>,
+    /// What chooses over how many they go otherwise.
+    pub(crate) choose: Option<fn(&Segment) -> u32>,
     /// Whether files are written under their own names.
     pub(crate) in_place: bool,
+    /// How many control connections are used at a time for reading, and for writing.
+    pub(crate) sessions: Option<usize>,
     /// How long nothing may move.
     pub(crate) stall: Option<Duration>,
 }
@@ -82,7 +86,8 @@ pub(super) async fn connect(far: &Far, args: &FarArgs, carried: Carried, ways: &
     options.login = login(far)?;
     options.security = security(far, args)?;
     options.data_elsewhere = matches!(&options.security, Security::Grid(Grid { data_auth: true, .. }));
-    (options.streams, options.in_place) = (carried.streams, carried.in_place);
+    (options.streams, options.choose, options.in_place) = (carried.streams, carried.choose, carried.in_place);
+    options.sessions = carried.sessions.unwrap_or(options.sessions);
     let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     options.state = state.or_else(|| Some(home()?.join(".local/state"))).map(|dir| dir.join("phoebus/uploads"));
     options.ports = ports()?;

@@ -21,6 +21,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use way::Ways;
 
 /// A place in a store.
@@ -53,6 +54,29 @@ impl Stores {
     /// None yet; `args` is what is said of servers, `carried` how files go there.
     pub(crate) fn new(args: &FarArgs, carried: Carried) -> Self {
         Self { args: args.clone(), carried, ..Self::default() }
+    }
+
+    /// How long the server that is `store` takes to answer, if it is one.
+    pub(crate) fn rtt(&self, store: &Arc<dyn Store>) -> Option<Duration> {
+        let found = self.far.iter().find(|(.., known)| Arc::ptr_eq(known, store));
+        found.map(|(_, remote, _)| remote.rtt())
+    }
+
+    /// The servers that were reached: as errors call them, how long they take to answer, and what this machine's kernel lets be under
+    /// way to and from them.
+    pub(crate) fn servers(&self) -> Vec<(String, Duration, (u64, u64))> {
+        self.far.iter().map(|(_, remote, store)| (store.name(), remote.rtt(), remote.windows())).collect()
+    }
+
+    /// Of how many files and directories servers refused to set the modes, and the names of the first of them.
+    pub(crate) fn without_modes(&self) -> (u64, Vec<String>) {
+        let each = self.far.iter().map(|(_, remote, _)| remote.without_modes());
+        each.fold((0, Vec::new()), |all, one| (all.0 + one.0, [all.1, one.1].concat()))
+    }
+
+    /// Over how many connections a file went at the most, if servers were used.
+    pub(crate) fn most_streams(&self) -> Option<u32> {
+        self.far.iter().map(|(_, remote, _)| remote.most_streams()).max()
     }
 
     /// The ways that connections to servers have taken.

@@ -344,6 +344,12 @@ pub fn wait_until(mut done: impl FnMut() -> bool, why: impl Fn() -> String) {
     }
 }
 
+/// SIGINT.
+pub fn interrupt(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+}
+
 /// Makes the next drop a reset.
 pub fn arm(stream: &TcpStream) {
     socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();

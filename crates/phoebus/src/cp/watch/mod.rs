@@ -93,6 +93,11 @@ impl Watch {
         }
     }
 
+    /// Tells what was chosen.
+    pub(crate) fn chose(&self, what: &str) {
+        self.line_about(self.verbose, || json!({ "event": "chosen", "what": what }), || what.to_owned());
+    }
+
     /// Takes the bar away.
     pub(crate) fn end(&self) {
         self.bar.finish_and_clear();

@@ -1,0 +1,89 @@
+//! How many control connections are in use at the same time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Places for control connections that are in use for one thing.
+#[derive(Debug)]
+pub(super) struct Places {
+    free: Arc<Semaphore>,
+    /// How many there are: fewer, once the server has said that it has too many.
+    most: AtomicUsize,
+    waiting: AtomicUsize,
+}
+
+impl Places {
+    pub(super) fn new(most: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(most)), most: AtomicUsize::new(most), waiting: AtomicUsize::new(0) }
+    }
+
+    /// A place, as soon as there is one; none, if there will not be any.
+    pub(super) async fn wait(&self) -> Option<OwnedSemaphorePermit> {
+        if let Some(place) = self.take() {
+            return Some(place);
+        }
+        let _waiting = Waiting::begin(&self.waiting);
+        self.free.clone().acquire_owned().await.ok()
+    }
+
+    /// A place, if there is one now.
+    pub(super) fn take(&self) -> Option<OwnedSemaphorePermit> {
+        self.free.clone().try_acquire_owned().ok()
+    }
+
+    /// How many are taken.
+    pub(super) fn in_use(&self) -> usize {
+        self.most.load(Ordering::Relaxed).saturating_sub(self.free.available_permits())
+    }
+
+    /// How many are waited for.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Notes that there is one less, which whoever has it forgets; false if nobody else has one, so that it would be the last.
+    pub(super) fn one_less(&self) -> bool {
+        let less = |most: usize| (most > 1 && self.in_use() > 1).then(|| most - 1);
+        self.most.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+}
+
+/// One who waits, until it is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_place_stays() {
+        let places = Places::new(2);
+        let one = places.wait().await.unwrap();
+        assert!(!places.one_less(), "nobody else has one");
+        let two = places.take().unwrap();
+        assert_eq!((places.in_use(), places.take().is_none()), (2, true));
+        assert!(places.one_less());
+        two.forget();
+        assert_eq!(places.in_use(), 1);
+        let waits = places.wait();
+        tokio::pin!(waits);
+        assert!(tokio::time::timeout(std::time::Duration::from_millis(1), &mut waits).await.is_err());
+        assert_eq!(places.waiting(), 1);
+        drop(one);
+        assert!(waits.await.is_some() && places.waiting() == 0);
+    }
+}
