@@ -8,21 +8,22 @@
 //!
 //! A file system's own quotas need no counting and hold for everybody; these are for where there are none.
 
-use phoebus_files::block::Block;
+mod fill;
+
+use fill::{Filling, Growing};
 use phoebus_files::key::Key;
-use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Attributes, Begun, Boxed, Draft, Fallible, Landing, Listing, Meta, Object, Spec, Store};
-use phoebus_files::sum::{Algorithm, Combining, Sum};
+use phoebus_files::store::{Attributes, Begun, Draft, Fallible, Listing, Meta, Object, Spec, Store};
+use phoebus_files::sum::Algorithm;
 use phoebus_files::{Error, Sort, draft_of};
 use phoebus_proto::units::ByteSize;
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -325,178 +326,11 @@ impl Store for Limited {
     }
 }
 
-/// A draft that has room.
-#[derive(Debug)]
-struct Filling {
-    draft: Arc<dyn Draft>,
-    claim: Arc<Claim>,
-    key: Key,
-}
-
-/// A file that is changed where it stands, and has room for what it grows by.
-#[derive(Debug)]
-struct Growing {
-    draft: Arc<dyn Draft>,
-    had: u64,
-    claim: Arc<Claim>,
-}
-
-/// Where those put bytes who have them first, as far as there is room.
-#[derive(Debug)]
-struct Bounded {
-    landing: Arc<dyn Landing>,
-    /// How long the file was before.
-    had: u64,
-    claim: Arc<Claim>,
-}
-
-impl Bounded {
-    fn over(draft: &dyn Draft, had: u64, claim: &Arc<Claim>) -> Option<Arc<dyn Landing>> {
-        let landing = draft.landing()?;
-        Some(Arc::new(Self { landing, had, claim: claim.clone() }))
-    }
-}
-
-impl Landing for Bounded {
-    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
-        self.claim.reach(extent.end().saturating_sub(self.had))?;
-        self.landing.claim(extent)
-    }
-
-    fn file(&self) -> &File {
-        self.landing.file()
-    }
-
-    fn sum(&self) -> Option<Combining> {
-        self.landing.sum()
-    }
-
-    fn wrote(&self, extent: Extent, sum: u32) -> Result<(), Error> {
-        self.landing.wrote(extent, sum)
-    }
-
-    fn failed(&self, error: io::Error) -> Error {
-        self.landing.failed(error)
-    }
-}
-
-impl Draft for Filling {
-    fn name(&self) -> String {
-        self.draft.name()
-    }
-
-    fn kept(&self) -> Ranges {
-        self.draft.kept()
-    }
-
-    fn is_ordered(&self) -> bool {
-        self.draft.is_ordered()
-    }
-
-    fn is_resumable(&self) -> bool {
-        self.draft.is_resumable()
-    }
-
-    fn write(&self, block: Block) -> Fallible<'_, ()> {
-        match self.claim.reach(block.extent().map_or(u64::MAX, Extent::end)) {
-            Ok(()) => self.draft.write(block),
-            Err(error) => Box::pin(async { Err(error) }),
-        }
-    }
-
-    fn landing(&self) -> Option<Arc<dyn Landing>> {
-        Bounded::over(&*self.draft, 0, &self.claim)
-    }
-
-    fn checkpoint(&self) -> Fallible<'_, Ranges> {
-        self.draft.checkpoint()
-    }
-
-    fn given(&self, size: u64) -> Option<Sum> {
-        self.draft.given(size)
-    }
-
-    fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
-        self.draft.checksum(algorithm)
-    }
-
-    fn publish(&self, size: u64) -> Fallible<'_, ()> {
-        Box::pin(async move {
-            self.claim.reach(size)?;
-            let replaced = self.claim.of.there(&self.key);
-            self.draft.publish(size).await?;
-            let mut used = self.claim.of.used();
-            used.bytes = (used.bytes + size).saturating_sub(replaced.unwrap_or(0));
-            used.files += u64::from(replaced.is_none());
-            self.claim.settled.store(true, Ordering::Relaxed);
-            Ok(())
-        })
-    }
-
-    fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
-        self.draft.abandon(keep)
-    }
-}
-
-impl Draft for Growing {
-    fn name(&self) -> String {
-        self.draft.name()
-    }
-
-    fn kept(&self) -> Ranges {
-        self.draft.kept()
-    }
-
-    fn is_resumable(&self) -> bool {
-        self.draft.is_resumable()
-    }
-
-    fn write(&self, block: Block) -> Fallible<'_, ()> {
-        let end = block.extent().map_or(u64::MAX, Extent::end);
-        match self.claim.reach(end.saturating_sub(self.had)) {
-            Ok(()) => self.draft.write(block),
-            Err(error) => Box::pin(async { Err(error) }),
-        }
-    }
-
-    fn landing(&self) -> Option<Arc<dyn Landing>> {
-        Bounded::over(&*self.draft, self.had, &self.claim)
-    }
-
-    fn checkpoint(&self) -> Fallible<'_, Ranges> {
-        self.draft.checkpoint()
-    }
-
-    fn given(&self, size: u64) -> Option<Sum> {
-        self.draft.given(size)
-    }
-
-    fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
-        self.draft.checksum(algorithm)
-    }
-
-    fn publish(&self, size: u64) -> Fallible<'_, ()> {
-        self.draft.publish(size)
-    }
-
-    fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
-        self.draft.abandon(keep)
-    }
-}
-
-impl Drop for Growing {
-    fn drop(&mut self) {
-        // What was claimed was written, or was about to be.
-        let (bytes, files) = *self.claim.size();
-        let mut used = self.claim.of.used();
-        (used.bytes, used.files) = (used.bytes + bytes, used.files + files);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use phoebus_files::Links;
+    use phoebus_files::block::Block;
     use phoebus_files::local::Local;
 
     fn key(text: &str) -> Key {

@@ -1,0 +1,181 @@
+//! What is written under a quota: drafts and files that take room as they grow.
+
+use super::Claim;
+use phoebus_files::Error;
+use phoebus_files::block::Block;
+use phoebus_files::key::Key;
+use phoebus_files::range::{Extent, Ranges};
+use phoebus_files::store::{Boxed, Draft, Fallible, Landing};
+use phoebus_files::sum::{Algorithm, Combining, Sum};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A draft that has room.
+#[derive(Debug)]
+pub(super) struct Filling {
+    pub(super) draft: Arc<dyn Draft>,
+    pub(super) claim: Arc<Claim>,
+    pub(super) key: Key,
+}
+
+/// A file that is changed where it stands, and has room for what it grows by.
+#[derive(Debug)]
+pub(super) struct Growing {
+    pub(super) draft: Arc<dyn Draft>,
+    pub(super) had: u64,
+    pub(super) claim: Arc<Claim>,
+}
+
+/// Where those put bytes who have them first, as far as there is room.
+#[derive(Debug)]
+struct Bounded {
+    landing: Arc<dyn Landing>,
+    /// How long the file was before.
+    had: u64,
+    claim: Arc<Claim>,
+}
+
+impl Bounded {
+    fn over(draft: &dyn Draft, had: u64, claim: &Arc<Claim>) -> Option<Arc<dyn Landing>> {
+        let landing = draft.landing()?;
+        Some(Arc::new(Self { landing, had, claim: claim.clone() }))
+    }
+}
+
+impl Landing for Bounded {
+    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
+        self.claim.reach(extent.end().saturating_sub(self.had))?;
+        self.landing.claim(extent)
+    }
+
+    fn file(&self) -> &File {
+        self.landing.file()
+    }
+
+    fn sum(&self) -> Option<Combining> {
+        self.landing.sum()
+    }
+
+    fn wrote(&self, extent: Extent, sum: u32) -> Result<(), Error> {
+        self.landing.wrote(extent, sum)
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        self.landing.failed(error)
+    }
+}
+
+impl Draft for Filling {
+    fn name(&self) -> String {
+        self.draft.name()
+    }
+
+    fn kept(&self) -> Ranges {
+        self.draft.kept()
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.draft.is_ordered()
+    }
+
+    fn is_resumable(&self) -> bool {
+        self.draft.is_resumable()
+    }
+
+    fn write(&self, block: Block) -> Fallible<'_, ()> {
+        match self.claim.reach(block.extent().map_or(u64::MAX, Extent::end)) {
+            Ok(()) => self.draft.write(block),
+            Err(error) => Box::pin(async { Err(error) }),
+        }
+    }
+
+    fn landing(&self) -> Option<Arc<dyn Landing>> {
+        Bounded::over(&*self.draft, 0, &self.claim)
+    }
+
+    fn checkpoint(&self) -> Fallible<'_, Ranges> {
+        self.draft.checkpoint()
+    }
+
+    fn given(&self, size: u64) -> Option<Sum> {
+        self.draft.given(size)
+    }
+
+    fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
+        self.draft.checksum(algorithm)
+    }
+
+    fn publish(&self, size: u64) -> Fallible<'_, ()> {
+        Box::pin(async move {
+            self.claim.reach(size)?;
+            let replaced = self.claim.of.there(&self.key);
+            self.draft.publish(size).await?;
+            let mut used = self.claim.of.used();
+            used.bytes = (used.bytes + size).saturating_sub(replaced.unwrap_or(0));
+            used.files += u64::from(replaced.is_none());
+            self.claim.settled.store(true, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
+        self.draft.abandon(keep)
+    }
+}
+
+impl Draft for Growing {
+    fn name(&self) -> String {
+        self.draft.name()
+    }
+
+    fn kept(&self) -> Ranges {
+        self.draft.kept()
+    }
+
+    fn is_resumable(&self) -> bool {
+        self.draft.is_resumable()
+    }
+
+    fn write(&self, block: Block) -> Fallible<'_, ()> {
+        let end = block.extent().map_or(u64::MAX, Extent::end);
+        match self.claim.reach(end.saturating_sub(self.had)) {
+            Ok(()) => self.draft.write(block),
+            Err(error) => Box::pin(async { Err(error) }),
+        }
+    }
+
+    fn landing(&self) -> Option<Arc<dyn Landing>> {
+        Bounded::over(&*self.draft, self.had, &self.claim)
+    }
+
+    fn checkpoint(&self) -> Fallible<'_, Ranges> {
+        self.draft.checkpoint()
+    }
+
+    fn given(&self, size: u64) -> Option<Sum> {
+        self.draft.given(size)
+    }
+
+    fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
+        self.draft.checksum(algorithm)
+    }
+
+    fn publish(&self, size: u64) -> Fallible<'_, ()> {
+        self.draft.publish(size)
+    }
+
+    fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
+        self.draft.abandon(keep)
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        // What was claimed was written, or was about to be.
+        let (bytes, files) = *self.claim.size();
+        let mut used = self.claim.of.used();
+        (used.bytes, used.files) = (used.bytes + bytes, used.files + files);
+    }
+}
