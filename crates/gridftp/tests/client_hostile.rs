@@ -191,6 +191,8 @@ async fn silence_is_not_waited_for_for_ever() {
         let error = get(&fake, &here, None).await.unwrap_err();
         assert!(error.may_pass() && here.content().is_none(), "{error}");
     }
+    // So long that it is looked at what is there.
+    let content = bytes(2_000_000);
     for verb in ["MLST", "CKSM", "STOR", "RNTO", "EPSV"] {
         let fake = on(verb, |client, _| client.hold());
         fake.put("/y", &content);

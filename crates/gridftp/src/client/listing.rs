@@ -31,7 +31,7 @@ impl RemoteListing {
     pub(super) async fn begin(remote: Remote, dir: Key) -> Result<Self, Error> {
         let (name, path) = (remote.label(&dir), remote.path(&dir)?);
         let facts = remote.has("MLST");
-        let mut session = remote.beside().await?;
+        let mut session = remote.beside_in_time().await?;
         let command = if facts {
             [b"MLSD ", &path[..]].concat()
         } else {

@@ -235,7 +235,13 @@ impl Remote {
         if after.is_success() {
             return Ok(());
         }
-        Err(self.why(to, refused(&self.label(to), "give a file the name", "RNTO", after), true).await)
+        // That nothing has the name yet is no reason.
+        match self.look(to).await {
+            Ok(meta) if meta.kind == Kind::Dir => {
+                Err(Error::Kind { name: self.label(to), is: meta.kind.described(), expected: "a file" })
+            }
+            _ => Err(refused(&self.label(to), "give a file the name", "RNTO", after)),
+        }
     }
 }
 

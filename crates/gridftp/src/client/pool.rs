@@ -17,6 +17,10 @@ const MAX_IDLE: usize = 16;
 /// After how long a connection that was kept is asked whether it still stands.
 const FRESH: Duration = Duration::from_secs(20);
 
+/// Pauses before a server that has too many connections is asked again: the first, and the longest, each twice the one before.
+const CROWDED_PAUSE: Duration = Duration::from_millis(200);
+const CROWDED_PAUSE_MAX: Duration = Duration::from_secs(4);
+
 impl Remote {
     fn idle(&self) -> MutexGuard<'_, Vec<Session>> {
         self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,6 +65,21 @@ impl Remote {
             }
             if fresh || session.ask("NOOP").await.is_ok() {
                 return Ok(session);
+            }
+        }
+    }
+
+    /// The same, where the server has too many at the moment, once it has fewer. Those of others, and those that have ended but
+    /// are not gone yet, count for it, too.
+    pub(super) async fn beside_in_time(&self) -> Result<Session, Error> {
+        let mut pause = CROWDED_PAUSE;
+        loop {
+            match self.beside().await {
+                Err(error) if is_crowded(&error) && pause <= CROWDED_PAUSE_MAX => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                other => return other,
             }
         }
     }
