@@ -281,11 +281,13 @@ except OSError as error:
     print(error.strerror, flush=True)
 "#;
 
-/// A process that is being killed has no words any more before it has closed its sockets, and is a zombie after that.
+/// A process that is being killed has no words any more before it has closed its sockets, and is a zombie after that: one whose
+/// last thread has gone, which need not be the first.
 fn until_gone(pid: i32) {
     let begun = Instant::now();
     while let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-        if stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')) {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+        if threads <= 1 && stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')) {
             return;
         }
         assert!(begun.elapsed() < LIMIT, "{stat}");
