@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Let nobody change anything
     #[arg(long, requires = "root")]
     read_only: bool,
-    /// Move data for a front end, which proves to have the secret of [stripes], and serve nobody else
+    /// Move data for a front end, which proves to have the secret of `[stripes]`, and serve nobody else
     #[arg(long, requires = "config")]
     data_node: bool,
     /// Only check the configuration

@@ -19,7 +19,7 @@ pub fn part_of(key: &Key, tag: &str) -> Result<Key, KeyError> {
 }
 
 /// Where the bytes of the draft of `key` are before it is published: a file that those write to who share the disk and whom its
-/// owner asks to ([`Draft::wrote`](crate::store::Draft::wrote)).
+/// owner asks to ([`Landing::wrote`](crate::store::Landing::wrote)).
 ///
 /// # Errors
 /// The path would be too long.
