@@ -185,7 +185,7 @@ impl Experiment for Disks {
 
 fn chart(results: &Results) -> Chart {
     let series = ROWS.iter().map(|(row, title, _, _, colour)| Series {
-        name: (*title).to_owned(),
+        name: super::brief(title),
         colour: *colour,
         points: POINTS
             .iter()

@@ -232,9 +232,15 @@ fn table(caption: &str, results: &Results, metric: Metric) -> Table {
     table
 }
 
+/// A row's title with the words for a drawing, where there is little room.
+fn brief(title: &str) -> String {
+    let title = title.replace("globus-url-copy", "GCT").replace("globus-gridftp-server", "GCT");
+    title.replace("phoebus cp", "cp").replace("phoebus serve", "serve")
+}
+
 fn chart(name: &str, title: &str, results: &Results, metric: Metric) -> (String, Chart) {
     let series = ROWS.iter().map(|row| Series {
-        name: row.title.to_owned(),
+        name: brief(row.title),
         colour: row.colour,
         points: TRANSFERS
             .iter()
