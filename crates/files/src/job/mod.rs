@@ -133,8 +133,16 @@ impl Run<'_> {
             return self.failed(to, error);
         }
         match meta.kind {
-            Kind::File => self.file(from, to, meta).await,
             Kind::Device if self.job.how.length.is_some() => self.file(from, to, meta).await,
+            // How much of a device is copied is said; files have all of theirs copied.
+            kind if self.job.how.length.is_some() => {
+                let name = format!("{}/{from}", self.job.source.name());
+                self.failed(
+                    from,
+                    Error::Kind { name, is: kind.described(), expected: "a device, since a length is given" },
+                );
+            }
+            Kind::File => self.file(from, to, meta).await,
             Kind::Dir if self.job.recursive => self.tree(from, to, meta).await,
             kind => {
                 let name = format!("{}/{from}", self.job.source.name());
