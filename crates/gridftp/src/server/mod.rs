@@ -23,6 +23,7 @@ pub mod config;
 mod connection;
 mod count;
 mod drivers;
+mod hex;
 mod moving;
 mod quota;
 mod serve;

@@ -1,6 +1,7 @@
 //! Who may log in, by passwords, which are kept as PBKDF2 (RFC 8018) of themselves, or by certificates; and what each user may.
 
 use super::config::{Config, ConfigError, is_anonymous};
+use super::hex::{hex, unhex};
 use super::quota::{Limited, Quota};
 use super::session::task::Account;
 use phoebus_files::Links;
@@ -183,16 +184,6 @@ impl Hashed {
     fn is_of(&self, password: &[u8]) -> bool {
         pbkdf2::verify(pbkdf2::PBKDF2_HMAC_SHA256, self.rounds, &self.salt, password, &self.hash).is_ok()
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.len().is_multiple_of(2) && text.bytes().all(|b| b.is_ascii_hexdigit());
-    let pairs = (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).ok());
-    if digits { pairs.collect() } else { None }
 }
 
 #[cfg(test)]

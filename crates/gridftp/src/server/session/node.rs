@@ -8,7 +8,8 @@
 //!   synced is told by range markers.
 //! - `XSEND index count unit offset length inode path`: of a part of a file, every `count`th `unit` is sent.
 
-use super::super::stripes::proof::{Talk, Whose, hex, random, unhex};
+use super::super::hex::{hex, unhex};
+use super::super::stripes::proof::{Talk, Whose, random};
 use super::task::{Stripe, Task, What};
 use super::{Session, Step};
 use crate::data::{Guard, Mode, Protection};

@@ -1,7 +1,8 @@
 //! A front end's control connection to a data node: FTP's lines, after a handshake of its own.
 
 use super::super::answer::Failure;
-use super::proof::{Secret, Talk, Whose, hex, random, unhex};
+use super::super::hex::{hex, unhex};
+use super::proof::{Secret, Talk, Whose, random};
 use crate::control::Link;
 use crate::data::Guard;
 use phoebus_gsi::context::Expect;

@@ -3,6 +3,7 @@
 //! lent go from one to the other (ChaCha20-Poly1305).
 
 use super::super::config::ConfigError;
+use super::super::hex::{hex, unhex};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac::{self, HMAC_SHA256};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -118,16 +119,6 @@ fn said(whose: Whose, talk: &Talk) -> Vec<u8> {
 pub(in super::super) fn random() -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     SystemRandom::new().fill(&mut bytes).ok().map(|()| bytes)
-}
-
-pub(in super::super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(in super::super) fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.len().is_multiple_of(2) && text.bytes().all(|b| b.is_ascii_hexdigit());
-    let pairs = (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).ok());
-    if digits { pairs.collect() } else { None }
 }
 
 #[cfg(test)]
