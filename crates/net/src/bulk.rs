@@ -3,10 +3,14 @@
 //!
 //! Reading a file may wait for a disk, so this is no work for a runtime's own threads; and a thread that waits for a slow
 //! connection is lost to others. So each call here waits for the connection itself, but not for long ([`PATIENCE`]), and then says
-//! `WouldBlock`: the thread goes, and the runtime waits ([`Stream::readable`], [`Stream::writable`]).
+//! `WouldBlock`: the thread goes, and the runtime waits ([`Bulk::into_stream`]).
+//!
+//! Meanwhile no runtime watches the connection. It would be woken by each segment that comes and each acknowledgement, beside the
+//! thread and for nothing: on loopback that cost the other end a third of its throughput, since it is who has to wake.
 
 use crate::carrier::Pipe;
 use crate::stream::Stream;
+use crate::tcp::Plain;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -14,8 +18,6 @@ use rustix::pipe::SpliceFlags;
 use std::fs::File;
 use std::io;
 use std::time::Duration;
-use tokio::io::Interest;
-use tokio::net::TcpStream;
 
 /// How long a call waits for the connection before it gives the thread back: far longer than a peer on the same machine or in the
 /// same room needs, and no longer than giving up may take to be noticed.
@@ -24,24 +26,44 @@ pub const PATIENCE: Duration = Duration::from_millis(10);
 /// What a [`Siphon`] holds: enough for a wake-up not to count. The kernel gives an unprivileged user 64 of them.
 const SIPHON: usize = 1 << 20;
 
-/// A connection whose bytes are those of its socket, for a thread that may block.
+/// A connection whose bytes are those of its socket, under the watch of no runtime, for a thread that may block. Dropped, it is
+/// reset.
 #[derive(Debug)]
-pub struct Bulk<'a>(&'a TcpStream);
+pub struct Bulk(Plain);
 
 impl Stream {
-    /// Itself for a thread that may block, if its bytes are those of a TCP socket as they are.
-    pub fn bulk(&self) -> Option<Bulk<'_>> {
-        self.socket().map(Bulk)
+    /// Whether its bytes are those of a TCP socket as they are, so that it can be [made](Self::into_bulk) one for a thread.
+    pub fn is_bulk(&self) -> bool {
+        self.socket().is_some()
+    }
+
+    /// Itself for a thread that may block. If that cannot be it is reset.
+    ///
+    /// # Errors
+    /// `Unsupported` where it is [not](Self::is_bulk) one of these, or when there is no descriptor left.
+    pub fn into_bulk(self) -> io::Result<Bulk> {
+        let plain = self.into_plain()?;
+        // What sends files waits for the connection otherwise, for as long as it takes.
+        rustix::io::ioctl_fionbio(&plain, true)?;
+        Ok(Bulk(plain))
     }
 }
 
-impl Bulk<'_> {
+impl Bulk {
+    /// Under the watch of the caller's runtime again.
+    ///
+    /// # Errors
+    /// When the runtime has no room for it; it is reset.
+    pub fn into_stream(self) -> io::Result<Stream> {
+        self.0.into_stream()
+    }
+
     /// Reads what is there; 0 at the end of the peer's stream.
     ///
     /// # Errors
     /// `WouldBlock` when nothing came for a while; otherwise the connection has failed.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.patiently(Interest::READABLE, || Ok(rustix::net::recv(self.0, &mut *buffer, RecvFlags::DONTWAIT)?.0))
+        self.patiently(PollFlags::IN, || Ok(rustix::net::recv(&self.0, &mut *buffer, RecvFlags::DONTWAIT)?.0))
     }
 
     /// Writes as much as fits. With `more`, what follows may be waited for before a short segment is sent.
@@ -49,8 +71,8 @@ impl Bulk<'_> {
     /// # Errors
     /// `WouldBlock` when nothing fitted for a while; otherwise the connection has failed.
     pub fn write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
-        let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
-        self.patiently(Interest::WRITABLE, || rustix::net::send(self.0, bytes, flags))
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | if more { SendFlags::MORE } else { SendFlags::empty() };
+        self.patiently(PollFlags::OUT, || rustix::net::send(&self.0, bytes, flags))
     }
 
     /// Writes up to `len` bytes of `file` from `at` on, without reading them into memory; 0 if the file ends there. What is changed
@@ -59,30 +81,26 @@ impl Bulk<'_> {
     /// # Errors
     /// `WouldBlock` when nothing fitted for a while; otherwise the connection or the file has failed.
     pub fn send_file(&self, file: &File, at: u64, len: usize) -> io::Result<usize> {
-        self.patiently(Interest::WRITABLE, || rustix::fs::sendfile(self.0, file, Some(&mut { at }), len))
+        self.patiently(PollFlags::OUT, || rustix::fs::sendfile(&self.0, file, Some(&mut { at }), len))
     }
 
-    fn patiently(&self, interest: Interest, mut attempt: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
-        for waited in [false, true] {
-            loop {
-                match attempt() {
-                    Err(Errno::INTR) => {}
-                    Err(Errno::AGAIN) if waited => break,
-                    Err(Errno::AGAIN) if self.wait(interest)? => break,
-                    // The runtime has to know that there was nothing, from an attempt of its own, before it can wait for more.
-                    Err(Errno::AGAIN) => return self.0.try_io(interest, || Ok(attempt()?)),
-                    other => return Ok(other?),
-                }
+    /// Tries until it is done, or the connection has not been ready for it for too long.
+    fn patiently(&self, ready: PollFlags, mut attempt: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
+        let mut waited = false;
+        loop {
+            match attempt() {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if waited || !self.wait(ready)? => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(Errno::AGAIN) => waited = true,
+                other => return Ok(other?),
             }
         }
-        self.0.try_io(interest, || Ok(attempt()?))
     }
 
     /// Waits until something can be done, though not for long; whether it can.
-    fn wait(&self, interest: Interest) -> io::Result<bool> {
-        let flags = if interest.is_readable() { PollFlags::IN } else { PollFlags::OUT };
+    fn wait(&self, ready: PollFlags) -> io::Result<bool> {
         let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(PATIENCE.subsec_nanos()) };
-        match rustix::event::poll(&mut [PollFd::new(self.0, flags)], Some(&limit)) {
+        match rustix::event::poll(&mut [PollFd::new(&self.0, ready)], Some(&limit)) {
             Ok(ready) => Ok(ready > 0),
             Err(Errno::INTR) => Ok(true),
             Err(error) => Err(error.into()),
@@ -112,13 +130,12 @@ impl Siphon {
     ///
     /// # Errors
     /// As [`Bulk::read`].
-    pub fn fill(&mut self, from: &Bulk<'_>, max: usize) -> io::Result<usize> {
+    pub fn fill(&mut self, from: &Bulk, max: usize) -> io::Result<usize> {
         debug_assert!(self.len == 0 && max > 0);
         let max = max.min(SIPHON);
-        let (socket, into) = (from.0, &self.pipe.write);
-        self.len = from.patiently(Interest::READABLE, || {
-            rustix::pipe::splice(socket, None, into, None, max, SpliceFlags::NONBLOCK)
-        })?;
+        let (socket, into) = (&from.0, &self.pipe.write);
+        self.len = from
+            .patiently(PollFlags::IN, || rustix::pipe::splice(socket, None, into, None, max, SpliceFlags::NONBLOCK))?;
         Ok(self.len)
     }
 

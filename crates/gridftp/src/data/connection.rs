@@ -12,6 +12,22 @@ use tokio::time::{Instant, timeout, timeout_at};
 /// How long what has come waits for more before it is handed on.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// A connection that a thread has, and no runtime watches. Dropped, it is reset as a [`Connection`] is.
+pub(super) struct Loose {
+    pub(super) bulk: Bulk,
+    shield: Option<Shield>,
+    to: usize,
+    doubtful: bool,
+}
+
+impl Loose {
+    /// Itself under the watch of the caller's runtime again. If that cannot be it is reset.
+    pub(super) fn settle(self) -> io::Result<Connection> {
+        let Self { bulk, shield, to, doubtful } = self;
+        Ok(Connection { stream: bulk.into_stream()?, shield, to, doubtful })
+    }
+}
+
 /// A connection. Dropped, it is reset: what it carried is then cut, and its other end sees so.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -39,14 +55,20 @@ impl Connection {
         Ok(Self { stream, shield, to, doubtful: false })
     }
 
-    /// Itself for a thread that may block, if its bytes are those of a TCP socket as they are.
-    pub(super) fn bulk(&self) -> Option<Bulk<'_>> {
+    /// Whether its bytes are those of a TCP socket as they are, so that a thread can have it ([`Loose`]).
+    pub(super) fn is_bulk(&self) -> bool {
         let clear = match &self.shield {
             None => true,
             Some(Shield::Gsi(gsi)) => gsi.is_clear() && !gsi.is_ready(),
             Some(Shield::Tls(_)) => false,
         };
-        self.stream.bulk().filter(|_| clear)
+        clear && self.stream.is_bulk()
+    }
+
+    /// Itself for a thread. If that cannot be it is reset.
+    pub(super) fn loosen(self) -> io::Result<Loose> {
+        let Self { stream, shield, to, doubtful } = self;
+        Ok(Loose { bulk: stream.into_bulk()?, shield, to, doubtful })
     }
 
     /// Waits until there is room for something to be written; cancel safe.

@@ -43,7 +43,7 @@ impl Arriving {
     }
 
     /// Takes up to `most` bytes that belong at `offset` of what is sent, and says how many; 0 at the end.
-    fn take(&mut self, bulk: &Bulk<'_>, offset: u64, most: u64) -> Result<u64, Error> {
+    fn take(&mut self, bulk: &Bulk, offset: u64, most: u64) -> Result<u64, Error> {
         let at = self.from.checked_add(offset).ok_or(Error::Endless)?;
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         if self.siphon.is_none() && self.came >= SIPHON_FROM && !self.copies {
@@ -149,12 +149,16 @@ pub(super) async fn land<W: Arrival>(
             ready = connection.readable() => ready?,
             () = complete(&mut stopped), if work.is_idle() => return Ok((connection, work)),
         }
-        let why;
-        (connection, work, why) = turn(connection, work).await?;
-        work.arriving().tell()?;
-        for extent in std::mem::take(&mut work.arriving().landed) {
-            give(blocks, Block::landed(extent)).await?;
+        let mut loose = connection.loosen()?;
+        let mut why = Why::Over;
+        while why == Why::Over {
+            (loose, work, why) = turn(loose, work).await?;
+            work.arriving().tell()?;
+            for extent in std::mem::take(&mut work.arriving().landed) {
+                give(blocks, Block::landed(extent)).await?;
+            }
         }
+        connection = loose.settle()?;
         if why == Why::Done {
             return Ok((connection, work));
         }
@@ -184,7 +188,7 @@ impl Blocks {
 }
 
 impl Work for Blocks {
-    fn step(&mut self, bulk: &Bulk<'_>) -> Result<Step, Error> {
+    fn step(&mut self, bulk: &Bulk) -> Result<Step, Error> {
         match self.channel.wants() {
             Wants::Nothing => return Ok(Step::Done),
             Wants::Header(wanted) => {
@@ -231,7 +235,7 @@ impl Bytes {
 }
 
 impl Work for Bytes {
-    fn step(&mut self, bulk: &Bulk<'_>) -> Result<Step, Error> {
+    fn step(&mut self, bulk: &Bulk) -> Result<Step, Error> {
         let came = self.arriving.came;
         let left = self.expected.map_or(u64::MAX, |expected| expected - came);
         if left == 0 {

@@ -96,7 +96,7 @@ impl fmt::Debug for Incoming {
 
 async fn stream(inner: &Inner, intake: Intake, blocks: &Sender) -> Result<(), Error> {
     let mut connection = inner.one().await?;
-    if let Some(landing) = intake.into.filter(|_| connection.bulk().is_some()) {
+    if let Some(landing) = intake.into.filter(|_| connection.is_bulk()) {
         let bytes = land::Bytes::new(Arriving::new(landing, intake.from), intake.expected);
         (connection, _) = land(connection, bytes, blocks, None).await?;
         let _ = connection.finish(inner.settings.stall).await;
@@ -196,7 +196,7 @@ async fn read(
     blocks: Sender,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<Ended, Error> {
-    if let Some(landing) = intake.into.filter(|_| connection.bulk().is_some()) {
+    if let Some(landing) = intake.into.filter(|_| connection.is_bulk()) {
         let work = land::Blocks::new(Arriving::new(landing, intake.from));
         let (connection, work) = land(connection, work, &blocks, Some(stopped)).await?;
         return Ok(Ended { connection, said: work.said });

@@ -90,7 +90,7 @@ async fn carry(
     loop {
         let Some(block) = outgoing.flow.next().await? else { return Ok((connection, outgoing.sent)) };
         outgoing.begin(block)?;
-        if matches!(&outgoing.going, Some(Going { body: Body::Lent(_), .. })) && connection.bulk().is_some() {
+        if matches!(&outgoing.going, Some(Going { body: Body::Lent(_), .. })) && connection.is_bulk() {
             let done;
             (connection, outgoing, done) = lend(connection, outgoing, stall).await?;
             if done {
@@ -104,18 +104,23 @@ async fn carry(
 
 /// Lends `connection` to threads while there is something to send; whether that was all.
 async fn lend(
-    mut connection: Connection,
+    connection: Connection,
     mut outgoing: Outgoing,
     stall: Duration,
 ) -> Result<(Connection, Outgoing, bool), Error> {
+    let mut loose = connection.loosen()?;
     loop {
         let why;
-        (connection, outgoing, why) = turn(connection, outgoing).await?;
+        (loose, outgoing, why) = turn(loose, outgoing).await?;
         match why {
             Why::Over => {}
-            Why::Waits => timeout(stall, connection.writable()).await.map_err(|_| Error::Stalled(stall))??,
-            Why::Starved => return Ok((connection, outgoing, false)),
-            Why::Done => return Ok((connection, outgoing, true)),
+            Why::Waits => {
+                let connection = loose.settle()?;
+                timeout(stall, connection.writable()).await.map_err(|_| Error::Stalled(stall))??;
+                loose = connection.loosen()?;
+            }
+            Why::Starved => return Ok((loose.settle()?, outgoing, false)),
+            Why::Done => return Ok((loose.settle()?, outgoing, true)),
         }
     }
 }
@@ -188,7 +193,7 @@ impl Outgoing {
 }
 
 impl Work for Outgoing {
-    fn step(&mut self, bulk: &Bulk<'_>) -> Result<Step, Error> {
+    fn step(&mut self, bulk: &Bulk) -> Result<Step, Error> {
         let Some(going) = &mut self.going else {
             // What is there at once; others are waited for without a thread.
             let next = self.flow.next().as_mut().poll(&mut Context::from_waker(Waker::noop()));

@@ -3,7 +3,7 @@
 //! Bytes between a plain TCP connection and a file need nobody but the kernel, and a thread that waits with it: as long as the other
 //! end keeps up, no task is woken and no byte looked at. A thread that finds nothing to do goes; then the runtime waits.
 
-use super::connection::Connection;
+use super::connection::Loose;
 use super::error::Error;
 use phoebus_net::bulk::Bulk;
 use std::io;
@@ -27,7 +27,7 @@ pub(super) trait Work: Send + 'static {
     ///
     /// # Errors
     /// `WouldBlock` where the connection is not ready; otherwise the work has failed.
-    fn step(&mut self, bulk: &Bulk<'_>) -> Result<Step, Error>;
+    fn step(&mut self, bulk: &Bulk) -> Result<Step, Error>;
 }
 
 /// What a step came to.
@@ -54,11 +54,11 @@ pub(super) enum Why {
     Done,
 }
 
-/// Has `work` done with `connection`, which is plain, for one turn. Dropped, the connection is reset within a moment.
+/// Has `work` done with `connection` for one turn. Dropped, the connection is reset within a moment.
 ///
 /// # Errors
 /// Those of the work; the connection is reset.
-pub(super) async fn turn<W: Work>(connection: Connection, mut work: W) -> Result<(Connection, W, Why), Error> {
+pub(super) async fn turn<W: Work>(connection: Loose, mut work: W) -> Result<(Loose, W, Why), Error> {
     // It is never closed.
     let permit = FREE.acquire().await.ok();
     let guard = Guard::default();
@@ -67,10 +67,10 @@ pub(super) async fn turn<W: Work>(connection: Connection, mut work: W) -> Result
         let _permit = permit;
         let until = Instant::now() + TURN;
         let why = loop {
-            let Some(bulk) = connection.bulk().filter(|_| !given_up.load(Ordering::Relaxed)) else {
+            if given_up.load(Ordering::Relaxed) {
                 return Err(Error::GivenUp);
-            };
-            match work.step(&bulk) {
+            }
+            match work.step(&connection.bulk) {
                 Ok(Step::More) if Instant::now() < until => {}
                 Ok(Step::More) => break Why::Over,
                 Ok(Step::Starved) => break Why::Starved,
