@@ -6,6 +6,7 @@
 
 mod draft;
 mod identity;
+mod lending;
 mod read;
 
 use crate::disk::{Disk, DiskFile, Entries, Links, Linux, Stat};

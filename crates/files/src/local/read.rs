@@ -1,5 +1,6 @@
 //! Reading files of this machine: at random, or in a flow that readers keep ahead of whoever takes from it (L8, R3).
 
+use super::lending::Lending;
 use super::{Local, meta_of};
 use crate::block::{Block, Body, Lent};
 use crate::disk::{DiskFile, LinuxFile, Stat};
@@ -56,14 +57,15 @@ impl Object for LocalObject {
         Box::pin(async move {
             wanted.iter().try_for_each(|extent| self.check(extent))?;
             let block = shape.pool.size().max(1) as u64;
+            if shape.lend && shape.sum.is_none() {
+                let (file, name, regular) = (self.file.0.clone(), self.name().into(), self.stat.kind == Kind::File);
+                let whole = Lent { file, name, regular, at: 0, len: 0 };
+                return Ok(Arc::new(Lending::new(whole, wanted, block)) as _);
+            }
             let blocks = wanted.iter().map(|extent| extent.len() / block + 2).sum::<u64>();
             let readers = if shape.ordered { 1 } else { (shape.readers.max(1) as u64).min(blocks) };
             let parts: Vec<Extent> = wanted.iter().collect();
             let cursor: Cursor = Arc::new(Mutex::new(Box::new(parts.into_iter().flat_map(move |e| e.blocks(block)))));
-            if shape.lend && shape.sum.is_none() {
-                let (file, name, regular) = (self.file.0.clone(), self.name().into(), self.stat.kind == Kind::File);
-                return Ok(Arc::new(LendingFlow { cursor, whole: Lent { file, name, regular, at: 0, len: 0 } }) as _);
-            }
             let (sender, blocks) = mpsc::channel(2);
             let mut tasks = JoinSet::new();
             for _ in 0..readers {
@@ -160,30 +162,6 @@ impl Reader {
             Ok(Block { offset: extent.start(), sum: how.map(|how| how.of(&bytes)), body: Body::Bytes(bytes) })
         });
         read.await
-    }
-}
-
-/// Blocks for those who read them by themselves: there is nothing to wait for.
-struct LendingFlow {
-    cursor: Cursor,
-    whole: Lent,
-}
-
-impl Flow for LendingFlow {
-    fn next(&self) -> Fallible<'_, Option<Block>> {
-        let next = self.cursor.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let block = next.map(|extent| Block {
-            offset: extent.start(),
-            body: Body::Lent(Lent { at: extent.start(), len: extent.len(), ..self.whole.clone() }),
-            sum: None,
-        });
-        Box::pin(std::future::ready(Ok(block)))
-    }
-}
-
-impl fmt::Debug for LendingFlow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LendingFlow").finish_non_exhaustive()
     }
 }
 
