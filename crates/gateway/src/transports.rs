@@ -33,7 +33,8 @@ impl Transports {
         let (mut registry, mut quic) = (Registry::standard(), None);
         if let Some(credentials) = config.credentials.as_ref().filter(|_| names_quic(config)) {
             let reset_key = config.reset_key.as_deref().map(ResetKey::load_or_create).transpose();
-            let options = Options { reset_key: reset_key.map_err(StartError::ResetKey)? };
+            let reset_key = reset_key.map_err(StartError::ResetKey)?;
+            let options = Options { reset_key, ..Options::default() };
             let made = Arc::new(Quic::new(credentials.clone(), options).map_err(StartError::Threads)?);
             registry.add(made.clone());
             quic = Some(made);

@@ -57,6 +57,12 @@ impl Stream {
         self.0.has_ends()
     }
 
+    /// Whether what was written goes on to be delivered when the stream is dropped after its end, as a kernel sees to it for TCP.
+    /// Where it does not, whoever needs to know that it was delivered has to wait for it.
+    pub fn outlives(&self) -> bool {
+        self.0.outlives()
+    }
+
     /// The other end.
     ///
     /// # Errors

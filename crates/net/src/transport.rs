@@ -203,6 +203,11 @@ pub trait Duplex: Debug + Send + Sync {
         true
     }
 
+    /// See [`Stream::outlives`].
+    fn outlives(&self) -> bool {
+        true
+    }
+
     /// The socket whose bytes are the stream's bytes as they are, to be spliced.
     fn socket(&self) -> Option<&TcpStream> {
         None

@@ -182,7 +182,8 @@ impl Connection {
         }
     }
 
-    /// Ends what this end sends, and leaves the rest to the kernel: all of it is delivered before the end is.
+    /// Ends what this end sends: all of it is delivered before the end is. The rest is left to the kernel; where it is not the kernel's,
+    /// the other end says by an end of its own that it has all.
     pub(super) async fn finish(mut self, stall: Duration) -> io::Result<()> {
         if let Some(Shield::Tls(tls)) = self.shield.as_mut() {
             tls.close(&self.stream, stall).await?;
@@ -194,10 +195,51 @@ impl Connection {
             return Ok(());
         }
         self.stream.shutdown_write()?;
-        if let Some(Shield::Tls(tls)) = self.shield.as_mut() {
+        if !self.stream.outlives() {
+            self.confirmed(stall).await?;
+        } else if let Some(Shield::Tls(tls)) = self.shield.as_mut() {
             tls.take_tickets(&self.stream).await;
         }
         self.stream.close();
+        Ok(())
+    }
+
+    /// Waits for the other end's end, as long as it takes more within each `stall`.
+    async fn confirmed(&mut self, stall: Duration) -> io::Result<()> {
+        let (mut room, mut least) = ([0; 1], usize::MAX);
+        loop {
+            match timeout(stall, self.take(&mut room)).await {
+                Ok(Ok(0)) => return Ok(()),
+                Ok(Ok(_)) => {
+                    let why = "the other end of the data connection sent something, and it only receives";
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {
+                    let left = self.stream.unacknowledged()?;
+                    if left >= least {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                    least = left;
+                }
+            }
+        }
+    }
+
+    /// Ends one of which all has come, without waiting for the other end.
+    pub(super) async fn leave(mut self, stall: Duration) -> io::Result<()> {
+        if self.stream.outlives() {
+            return self.finish(stall).await;
+        }
+        if let Some(Shield::Tls(tls)) = self.shield.as_mut() {
+            tls.close(&self.stream, stall).await?;
+        }
+        self.stream.shutdown_write()?;
+        tokio::spawn(async move {
+            // Whatever becomes of it: what this end was to get is there, and the other end hears of it or finds out.
+            let _ = self.stream.delivered(stall).await;
+            self.stream.close();
+        });
         Ok(())
     }
 

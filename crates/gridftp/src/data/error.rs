@@ -36,6 +36,11 @@ pub enum Error {
     /// The ends did not agree on how to protect the connection.
     #[error("the data connection is not protected: {}", reason(.0))]
     Tls(io::Error),
+    /// The other end showed another key than the one that was named for it.
+    #[error(
+        "the data connection is not protected: the other end showed another key than the one that was named for it"
+    )]
+    Key,
     /// What came is not extended block mode, or ended amid it.
     #[error("extended block mode: {0}")]
     Block(#[from] BlockError),

@@ -3,6 +3,7 @@
 
 use super::error::Error;
 use super::gsi::Gsi;
+use super::pinned::Pinned;
 use crate::tls::Tls;
 use phoebus_gsi::context::{Endpoint, Expect};
 use phoebus_net::Stream;
@@ -30,6 +31,8 @@ pub enum Guard {
     TlsServer(Arc<ServerConfig>),
     /// By TLS, of which this end is the client: that of FTPS is.
     TlsClient(Arc<ClientConfig>, ServerName<'static>),
+    /// By TLS between ends that have told each other their keys.
+    Pinned(Pinned),
 }
 
 impl fmt::Debug for Guard {
@@ -37,6 +40,7 @@ impl fmt::Debug for Guard {
         match self {
             Self::Gsi { peer, protection, .. } => write!(f, "Gsi({peer:?}, {protection:?})"),
             Self::TlsServer(_) => f.write_str("TlsServer"),
+            Self::Pinned(_) => f.write_str("Pinned"),
             Self::TlsClient(_, name) => write!(f, "TlsClient({name:?})"),
         }
     }
@@ -56,6 +60,7 @@ impl Shield {
             Guard::Gsi { endpoint, peer, protection } => {
                 Self::Gsi(Box::new(Gsi::up((endpoint, peer, *protection), stream, connected, patience).await?))
             }
+            Guard::Pinned(pinned) => Self::Tls(pinned.up(stream, connected, patience).await?),
             Guard::TlsServer(config) => {
                 Self::Tls(Tls::accept(config.clone(), stream, patience).await.map_err(Error::Tls)?)
             }

@@ -11,10 +11,11 @@
 //! - `turn`: plain connections on threads of their own, where `send` has the kernel send files and `land` puts what comes into
 //!   the draft, past flows and tasks (Invariant 9).
 //! - [`Guard`]: who has to be at the other end, and what protects the bytes (DCAU, PROT).
+//! - [`pinned`]: QUIC, and TLS without authorities, between ends that have told each other their keys.
 //! - [`Settings`]: of the connections: transport, buffers, streams, limits, and who may connect.
 //!
 //! In stream mode a transfer ends with its connection: a FIN ends it, and a reset, or an end before the bytes that were
-//! expected, is an error. In extended block mode it is complete when as many connections have said that they are at their
+//! expected, is an error. Over QUIC the receiver ends its side when it has all, and the sender waits for that. In extended block mode it is complete when as many connections have said that they are at their
 //! end as one of them announced. A flow that was received gives none only after that; whatever else ends it is an error.
 
 mod channel;
@@ -23,6 +24,7 @@ mod error;
 mod gsi;
 mod guard;
 mod land;
+pub mod pinned;
 mod receive;
 mod send;
 mod settings;

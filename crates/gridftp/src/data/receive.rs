@@ -123,8 +123,8 @@ async fn stream(inner: &Inner, intake: Intake, blocks: &Sender) -> Result<(), Er
         None if connection.is_doubtful() => Err(Error::Doubtful),
         Some(expected) if came < expected => Err(Error::Short { came, expected }),
         _ => {
-            // Some wait for this end to say goodbye, too, under TLS; others have gone.
-            let _ = connection.finish(inner.settings.stall).await;
+            // Some wait for this end to say goodbye, too; others have gone.
+            let _ = connection.leave(inner.settings.stall).await;
             Ok(())
         }
     }

@@ -1,16 +1,18 @@
 //! What may carry data connections, and what clients may say of it (U7, U9, U12): the administrator's list, and the stacks of it
 //! that clients put together.
 //!
-//! The lowest driver of a stack is a transport: `tcp`, `udt`, or a library that the administrator lists. Above it `phoebus` opens a
+//! The lowest driver of a stack is a transport: `tcp`, `udt`, `quic`, or a library that the administrator lists. Above it `phoebus` opens a
 //! session through gateways wherever this server connects, and `rate` bounds what it sends. Which options a client may give is said
 //! here, driver by driver, and none of them names a file or, beyond those that the administrator lists, a gateway.
 
 use super::config::{ConfigError, Data};
+use crate::data::pinned::{self, Own, Pinned};
 use phoebus_net::driver::{Kind, Library};
 use phoebus_net::transport::{Registry, Transport};
 use phoebus_net::wrapblock::Limits;
 use phoebus_net::{Buffer, CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::gridftp::pin::Pin;
 use phoebus_proto::units::{BitRate, ByteSize};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -21,6 +23,12 @@ pub(super) const SESSIONS: &str = "phoebus";
 
 /// The driver that bounds a rate.
 pub(super) const RATE: &str = "rate";
+
+/// The driver whose connections are QUIC's.
+pub(super) const QUIC: &str = "quic";
+
+/// The driver that protects by TLS.
+pub(super) const TLS: &str = "tls";
 
 /// What opens sessions through gateways: those who have a client of them hand it in ([`Server::start_with`](super::Server::start_with)).
 pub trait Gateways: Debug + Send + Sync {
@@ -44,6 +52,16 @@ pub(crate) struct Stack {
     /// Through which gateways this end connects.
     path: Option<(Vec<Endpoint>, Arc<dyn Gateways>)>,
     changes: Changes,
+    keyed: Option<Keyed>,
+}
+
+/// What a driver comes to whose ends tell each other keys.
+#[derive(Debug, Clone)]
+struct Keyed {
+    driver: &'static str,
+    own: Own,
+    /// The other end's, once it was named.
+    peer: Option<Pin>,
 }
 
 /// What options change of a profile.
@@ -78,6 +96,27 @@ impl Stack {
         }
     }
 
+    /// Which driver of it has this end's key, and what is to be said of that.
+    pub(super) fn answer(&self) -> Option<String> {
+        self.keyed.as_ref().map(|keyed| keyed.own.pin().answer(keyed.driver))
+    }
+
+    /// The driver for which the other end's key still has to be named.
+    pub(super) fn lacks_key(&self) -> Option<&'static str> {
+        self.keyed.as_ref().filter(|keyed| keyed.peer.is_none()).map(|keyed| keyed.driver)
+    }
+
+    /// Whether its ends know each other by keys.
+    pub(super) fn is_keyed(&self) -> bool {
+        self.keyed.is_some()
+    }
+
+    /// What protects connections by keys that the ends have told each other, if TLS does.
+    pub(super) fn pinned(&self) -> Option<Pinned> {
+        let keyed = self.keyed.as_ref().filter(|keyed| keyed.driver == TLS)?;
+        Some(Pinned::new(&keyed.own, keyed.peer?))
+    }
+
     /// What carries connections that this end makes under `profile`, or waits for.
     pub(super) fn transport(&self, connects: bool, profile: &Profile) -> Arc<dyn Transport> {
         match &self.path {
@@ -104,6 +143,7 @@ pub(crate) struct Drivers {
 enum Known {
     Transport(Arc<dyn Transport>),
     Library(Library, BTreeMap<String, String>, Arc<dyn Transport>),
+    Quic,
     Sessions,
     Rate,
 }
@@ -135,7 +175,8 @@ impl Drivers {
             }
         }
         let known_names = || {
-            let all = standard.names().chain([SESSIONS, RATE]).map(str::to_owned).chain(libraries.keys().cloned());
+            let all =
+                standard.names().chain([QUIC, SESSIONS, RATE]).map(str::to_owned).chain(libraries.keys().cloned());
             all.collect::<Vec<_>>().join(", ")
         };
         let expected = format!("data.drivers: some of {} were expected, a transport first", known_names());
@@ -148,6 +189,12 @@ impl Drivers {
                 }
                 (SESSIONS, _) => Known::Sessions,
                 (RATE, _) => Known::Rate,
+                (QUIC, _) if known.is_empty() => {
+                    return value(
+                        "data.drivers: quic cannot be the first, since clients have to name a key for it".to_owned(),
+                    );
+                }
+                (QUIC, _) => Known::Quic,
                 (other, _) => match libraries.remove(other) {
                     Some(library) => library,
                     None => return value(expected),
@@ -169,10 +216,11 @@ impl Drivers {
         for gateway in &data.sessions.gateways {
             nameable.extend(gateways_of("gateways", std::slice::from_ref(gateway))?);
         }
-        let usual = Stack { text: data.drivers[0].clone(), transport, path: None, changes: Changes::default() };
+        let (text, changes) = (data.drivers[0].clone(), Changes::default());
+        let usual = Stack { text, transport, path: None, changes, keyed: None };
         let mut drivers = Self { known, path, nameable, gateways, buffer: data.buffer.0, usual };
         if let Some(stack) = &data.stack {
-            let made = parse(stack).and_then(|layers| drivers.stack(stack, &layers));
+            let made = parse(stack).and_then(|layers| drivers.stack(stack, &layers, None));
             drivers.usual = made.map_err(|error| ConfigError::Value(format!("data.stack: {error}")))?;
         }
         Ok(drivers)
@@ -183,18 +231,26 @@ impl Drivers {
         &self.usual
     }
 
-    /// What `layers` come to, the lowest of which is the first. What protects data is not among them.
+    /// What `layers` come to, the lowest of which is the first. What protects data is not among them, but for TLS between keys;
+    /// `own` is this end's key, for those that need one.
     ///
     /// # Errors
     /// Why not, in words that name the driver.
-    pub(crate) fn stack(&self, text: &str, layers: &[Layer]) -> Result<Stack, String> {
+    pub(crate) fn stack(&self, text: &str, layers: &[Layer], own: Option<&Own>) -> Result<Stack, String> {
         let (mut transport, mut path, mut changes) = (None, None, Changes::default());
+        let mut keyed = None;
         for (i, layer) in layers.iter().enumerate() {
             let name = &layer.name;
+            if name == TLS {
+                if keyed.replace(Keyed::of(TLS, layer, own)?).is_some() {
+                    return Err("driver tls is there twice, or above quic, which is encrypted".to_owned());
+                }
+                continue;
+            }
             let of_list = self.known.iter().find(|(known, _)| known == name);
             let Some((_, known)) = of_list else { return Err(format!("{name} driver not whitelisted")) };
             match known {
-                Known::Transport(_) | Known::Library(..) if i > 0 => {
+                Known::Transport(_) | Known::Library(..) | Known::Quic if i > 0 => {
                     return Err(format!(
                         "driver {name} has to be the lowest of a stack, and is above {}",
                         layers[i - 1].name
@@ -206,6 +262,14 @@ impl Drivers {
                 }
                 Known::Library(library, options, found) => {
                     transport = Some(with_options(layer, library, options, found)?);
+                }
+                Known::Quic => {
+                    self.transport_options(layer, &mut changes)?;
+                    let this = Keyed::of(QUIC, layer, own)?;
+                    // Until a key is named, nobody has the one that is expected.
+                    let peer = this.peer.unwrap_or(this.own.pin());
+                    transport = Some(pinned::quic(&this.own, peer).map_err(|error| format!("driver quic: {error}"))?);
+                    keyed = Some(this);
                 }
                 Known::Sessions if path.is_none() => path = Some(self.path_of(layer)?),
                 Known::Rate if changes.rate.is_none() => changes.rate = Some(rate_of(layer)?),
@@ -228,12 +292,12 @@ impl Drivers {
             (None, _) => return Err("a driver was expected".to_owned()),
         };
         let path = path.zip(self.gateways.clone());
-        Ok(Stack { text: text.to_owned(), transport, path, changes })
+        Ok(Stack { text: text.to_owned(), transport, path, changes, keyed })
     }
 
     /// Options of the built-in transports, by GCT's names where it has them.
     fn transport_options(&self, layer: &Layer, changes: &mut Changes) -> Result<(), String> {
-        let udt = layer.name == "udt";
+        let (udt, quic) = (layer.name == "udt", layer.name == QUIC);
         for (key, value) in &layer.options {
             let wrong =
                 |expected: &str| format!("driver {}: {key} is \"{value}\"; {expected} was expected", layer.name);
@@ -244,8 +308,12 @@ impl Drivers {
             match key.as_str() {
                 "sndbuf" => changes.send_buffer = Some(size()?),
                 "rcvbuf" => changes.receive_buffer = Some(size()?),
+                "key" if quic => {}
                 "cc" => {
                     let control = value.parse().map_err(|_| wrong("the name of a congestion control"))?;
+                    if quic && !QUICS.contains(&control) {
+                        return Err(wrong("auto, model, bbr, cubic or reno"));
+                    }
                     changes.congestion_control = Some(control);
                 }
                 "mss" if udt => {
@@ -253,7 +321,11 @@ impl Drivers {
                     changes.mss = Some(mss.ok_or_else(|| wrong("a size from 576 to 9000 bytes"))?);
                 }
                 _ => {
-                    let known = if udt { "sndbuf, rcvbuf, cc and mss" } else { "sndbuf, rcvbuf and cc" };
+                    let known = match layer.name.as_str() {
+                        "udt" => "sndbuf, rcvbuf, cc and mss",
+                        QUIC => "key, sndbuf, rcvbuf and cc",
+                        _ => "sndbuf, rcvbuf and cc",
+                    };
                     return Err(format!("driver {} has no option {key} here; it has {known}", layer.name));
                 }
             }
@@ -284,8 +356,35 @@ impl Drivers {
     }
 }
 
+impl Keyed {
+    /// That of a layer, whose option `key` names the other end's; empty, or not there, where that is still to be said.
+    fn of(driver: &'static str, layer: &Layer, own: Option<&Own>) -> Result<Self, String> {
+        let own =
+            own.ok_or_else(|| format!("driver {driver} is for clients to ask for, since they have to name a key"))?;
+        let mut peer = None;
+        for (key, value) in &layer.options {
+            match key.as_str() {
+                "key" if value.is_empty() => {}
+                "key" => peer = Some(value.parse().map_err(|error| format!("driver {driver}: {error}"))?),
+                _ if driver == QUIC => {}
+                _ => return Err(format!("driver {driver} has no option {key} here; it has key")),
+            }
+        }
+        Ok(Self { driver, own: own.clone(), peer })
+    }
+}
+
+/// The congestion controls that QUIC has.
+const QUICS: [CongestionControl; 5] = [
+    CongestionControl::Auto,
+    CongestionControl::Model,
+    CongestionControl::Bbr,
+    CongestionControl::Cubic,
+    CongestionControl::Reno,
+];
+
 /// Names that are no transport's.
-const RESERVED: &[&str] = &[SESSIONS, RATE, "gsi", "tls", "quic", "default"];
+const RESERVED: &[&str] = &[SESSIONS, RATE, QUIC, TLS, "gsi", "default"];
 
 /// The most drivers on a stack, and the most bytes of it: more than anything needs.
 const MOST: usize = 8;

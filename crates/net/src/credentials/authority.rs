@@ -146,6 +146,6 @@ fn is_key_of(key: &KeyPair, certificate: &[u8]) -> bool {
     parsed.is_ok_and(|(_, read)| *read.public_key().subject_public_key.data == *key.public_key_raw())
 }
 
-fn failed(error: rcgen::Error) -> CredentialsError {
+pub(super) fn failed(error: rcgen::Error) -> CredentialsError {
     CredentialsError::Make(error.to_string())
 }

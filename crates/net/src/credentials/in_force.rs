@@ -1,6 +1,7 @@
 //! What is in force, and the parts of a TLS configuration that ask for it at each handshake.
 
 use super::certificate::{Certificate, unusable};
+use super::pinned::{Ephemeral, Fingerprint, Pinned};
 use super::{CredentialsError, Files, pem, provider};
 use rustls::client::ResolvesClientCert;
 use rustls::client::WebPkiServerVerifier;
@@ -25,7 +26,7 @@ pub(super) struct InForce {
     /// This end's own certificate with its key.
     own: Option<(Certificate, Arc<CertifiedKey>)>,
     authorities: Vec<CertificateDer<'static>>,
-    servers: Arc<WebPkiServerVerifier>,
+    servers: Arc<dyn ServerCertVerifier>,
     clients: Arc<dyn ClientCertVerifier>,
 }
 
@@ -40,6 +41,20 @@ impl InForce {
         let (servers, clients) = verifiers(&files.authorities, &authorities)?;
         let own = own.map(|(certificate, key, _)| (certificate, key));
         Ok(Self { expires, authority_expires, own, authorities, servers, clients })
+    }
+
+    /// What two ends have that pin each other.
+    pub(super) fn pinned(own: &Ephemeral, peer: Fingerprint) -> Self {
+        let pinned = Arc::new(Pinned(peer));
+        let until = own.certificate.not_after;
+        Self {
+            expires: Some(until),
+            authority_expires: until,
+            own: Some((own.certificate.clone(), own.key.clone())),
+            authorities: Vec::new(),
+            servers: pinned.clone(),
+            clients: pinned,
+        }
     }
 
     /// This end's own certificate.
@@ -85,7 +100,7 @@ fn parse_all(file: &Path, all: &[CertificateDer<'_>]) -> Result<Vec<Certificate>
     all.iter().enumerate().map(parse).collect()
 }
 
-type Verifiers = (Arc<WebPkiServerVerifier>, Arc<dyn ClientCertVerifier>);
+type Verifiers = (Arc<dyn ServerCertVerifier>, Arc<dyn ClientCertVerifier>);
 
 fn verifiers(file: &Path, authorities: &[CertificateDer<'static>]) -> Result<Verifiers, CredentialsError> {
     let mut roots = RootCertStore::empty();

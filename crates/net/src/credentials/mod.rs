@@ -8,6 +8,7 @@
 //! - Files are read again while connections are open and without a new configuration: the configurations ask for what is in
 //!   force at each handshake ([`Credentials::reload`]).
 //! - What an end has proved counts as long as that stays in force, and no longer than its certificates do: [`Proof`].
+//! - Two ends that can tell each other what to expect need no files and no authority: [`Credentials::pinned`].
 //! - [`Certificate`] says what a certificate says; [`Authority`] makes one, for those who have none.
 //!
 //! No message and no `Debug` shows a key.
@@ -17,6 +18,7 @@ mod certificate;
 mod error;
 mod in_force;
 mod pem;
+mod pinned;
 mod proof;
 #[cfg(test)]
 mod tests;
@@ -24,6 +26,7 @@ mod tests;
 pub use authority::{Authority, Issued};
 pub use certificate::{Certificate, date};
 pub use error::CredentialsError;
+pub use pinned::{Ephemeral, Fingerprint};
 pub use proof::Proof;
 
 use in_force::{Clients, Holder, InForce, Own, Servers};
@@ -91,6 +94,13 @@ impl Credentials {
         Self::of(Files { own: None, authorities: authorities.to_owned() })
     }
 
+    /// Those of an end that shows `own`, and believes whoever shows the certificate of the fingerprint `peer`, and nobody else.
+    pub fn pinned(own: &Ephemeral, peer: Fingerprint) -> Self {
+        let files = Files { own: None, authorities: PathBuf::new() };
+        let holder = Holder::new(InForce::pinned(own, peer));
+        Self { files: Arc::new(files), holder: Arc::new(holder), open: false }
+    }
+
     fn of(files: Files) -> Result<Self, CredentialsError> {
         let holder = Holder::new(InForce::load(&files)?);
         Ok(Self { files: Arc::new(files), holder: Arc::new(holder), open: false })
@@ -113,6 +123,10 @@ impl Credentials {
     /// # Errors
     /// [`CredentialsError`]; what was in force stays so.
     pub fn reload(&self) -> Result<bool, CredentialsError> {
+        if self.files.authorities.as_os_str().is_empty() {
+            // Those that are pinned come from no files.
+            return Ok(false);
+        }
         Ok(self.holder.replace(Arc::new(InForce::load(&self.files)?)))
     }
 

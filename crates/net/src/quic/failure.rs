@@ -99,6 +99,10 @@ pub(super) fn is_mistrust(error: &ConnectionError) -> bool {
 /// What happened, to stand at the end of a sentence.
 pub(super) fn words(error: &ConnectionError) -> String {
     match (error, alert(error)) {
+        // What pinned keys alone are refused by.
+        (ConnectionError::TransportError(_), Some((AlertDescription::AccessDenied, true))) => {
+            "the peer showed another key than the one that was named for it".to_owned()
+        }
         (ConnectionError::TransportError(error), Some(_)) => error.reason.clone(),
         (_, Some((alert, _))) => refused(alert),
         (ConnectionError::TimedOut, _) => "nothing was heard of the peer".to_owned(),

@@ -12,7 +12,7 @@ use super::reset_key::ResetKey;
 use super::settings::{self, PAYLOAD_MAX, Windows};
 use super::socket;
 use super::stream::{QuicStream, Shared};
-use super::{ALPN, Options, identity};
+use super::{Options, identity};
 use crate::credentials::Credentials;
 use crate::profile::Profile;
 use crate::stream::Stream;
@@ -63,6 +63,7 @@ enum Arrived {
 struct Server {
     base: ServerConfig,
     credentials: Credentials,
+    protocol: &'static [u8],
     profile: Profile,
     local: SocketAddr,
     note: Option<Arc<str>>,
@@ -91,7 +92,7 @@ pub(super) fn listen(
     let key = options.reset_key.clone().map_or_else(ResetKey::random, Ok)?;
     let mut config = key.endpoint();
     config.max_udp_payload_size(PAYLOAD_MAX).map_err(io::Error::other)?;
-    let base = base(credentials)?;
+    let base = base(credentials, options.protocol)?;
     let endpoint = Endpoint::new_with_abstract_socket(config, Some(base.clone()), socket, drivers.runtime())?;
     known.add_endpoint(&endpoint);
     let local = endpoint.local_addr()?;
@@ -100,6 +101,7 @@ pub(super) fn listen(
     let server = Arc::new(Server {
         base,
         credentials: credentials.clone(),
+        protocol: options.protocol,
         profile: profile.clone(),
         local,
         note: note.clone(),
@@ -113,8 +115,8 @@ pub(super) fn listen(
 }
 
 /// What holds before it is known who connects.
-fn base(credentials: &Credentials) -> io::Result<ServerConfig> {
-    let crypto = QuicServerConfig::try_from(credentials.server_config(&[ALPN])).map_err(io::Error::other)?;
+fn base(credentials: &Credentials, protocol: &[u8]) -> io::Result<ServerConfig> {
+    let crypto = QuicServerConfig::try_from(credentials.server_config(&[protocol])).map_err(io::Error::other)?;
     let mut config = ServerConfig::with_crypto(Arc::new(crypto));
     config
         .max_incoming(INCOMING_MAX)
@@ -190,7 +192,8 @@ impl Server {
     }
 
     async fn handshake(&self, incoming: Incoming, gauge: &Arc<Gauge>) -> Result<Connection, String> {
-        let crypto = QuicServerConfig::try_from(self.credentials.server_config(&[ALPN])).map_err(|e| e.to_string())?;
+        let crypto =
+            QuicServerConfig::try_from(self.credentials.server_config(&[self.protocol])).map_err(|e| e.to_string())?;
         let mut config = self.base.clone();
         config.crypto = Arc::new(crypto);
         let payload = socket::payload(incoming.remote_address()).min(PAYLOAD_MAX);

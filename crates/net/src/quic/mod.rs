@@ -1,7 +1,8 @@
 //! QUIC (RFC 9000, RFC 9001, RFC 9002), by quinn: one connection to each peer, and a stream of it for each session (S12, S15,
 //! S21).
 //!
-//! - [`Quic`] is the transport, [`Options`] what can be chosen; [`ResetKey`] is what a gateway keeps across restarts.
+//! - [`Quic`] is the transport, [`Options`] what can be chosen; [`ResetKey`] is what a gateway keeps across restarts, and
+//!   [`Threads`] what several transports can share.
 //! - `peers` makes connections and keeps them, `listener` accepts them; `stream` is a stream as a connection of the seam,
 //!   `receive` and `assembly` put its bytes in order.
 //! - `known` is what there is of them, `failure` how they end.
@@ -58,10 +59,32 @@ use std::time::Duration;
 pub const ALPN: &[u8] = b"phoebus/1";
 
 /// What can be chosen besides profiles.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
+    /// What is spoken over the connections: both ends have to say the same in the handshake (RFC 7301). [`ALPN`] by default.
+    pub protocol: &'static [u8],
     /// For the connections that a listener accepts; none: one that does not outlive the process.
     pub reset_key: Option<ResetKey>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { protocol: ALPN, reset_key: None }
+    }
+}
+
+/// The threads on which QUIC runs. They end with the last of the transports and connections that use them.
+#[derive(Debug, Clone)]
+pub struct Threads(Arc<Drivers>);
+
+impl Threads {
+    /// As many as half the processors.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub fn start() -> io::Result<Self> {
+        Drivers::start().map(Self)
+    }
 }
 
 /// QUIC as a transport.
@@ -80,10 +103,14 @@ impl Quic {
     /// # Errors
     /// When a thread cannot be started.
     pub fn new(credentials: Credentials, options: Options) -> io::Result<Self> {
-        let drivers = Drivers::start()?;
-        let known = Arc::new(Known::default());
-        let peers = Peers::new(drivers.clone(), credentials.clone(), known.clone());
-        Ok(Self { drivers, credentials, options, known, peers })
+        Ok(Self::on(&Threads::start()?, credentials, options))
+    }
+
+    /// The same on threads that others use, too.
+    pub fn on(threads: &Threads, credentials: Credentials, options: Options) -> Self {
+        let (drivers, known) = (threads.0.clone(), Arc::new(Known::default()));
+        let peers = Peers::new(drivers.clone(), credentials.clone(), known.clone(), options.protocol);
+        Self { drivers, credentials, options, known, peers }
     }
 
     /// As [`Transport::listen`], with other credentials for what is accepted there: [open](Credentials::open) ones, say.

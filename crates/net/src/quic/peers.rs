@@ -10,7 +10,7 @@ use super::reset_key::ResetKey;
 use super::settings::{self, PAYLOAD_MAX, Windows};
 use super::socket;
 use super::stream::{QuicStream, Shared};
-use super::{ALPN, identity, io_error};
+use super::{identity, io_error};
 use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::profile::Profile;
@@ -44,6 +44,7 @@ pub(super) struct Peers {
     drivers: Arc<Drivers>,
     credentials: Credentials,
     known: Arc<Known>,
+    protocol: &'static [u8],
     slots: Mutex<HashMap<Key, Slot>>,
     /// One for each family of addresses.
     endpoints: Mutex<[Option<Own>; 2]>,
@@ -62,8 +63,13 @@ struct Warm {
 }
 
 impl Peers {
-    pub(super) fn new(drivers: Arc<Drivers>, credentials: Credentials, known: Arc<Known>) -> Self {
-        Self { drivers, credentials, known, slots: Mutex::default(), endpoints: Mutex::default() }
+    pub(super) fn new(
+        drivers: Arc<Drivers>,
+        credentials: Credentials,
+        known: Arc<Known>,
+        protocol: &'static [u8],
+    ) -> Self {
+        Self { drivers, credentials, known, protocol, slots: Mutex::default(), endpoints: Mutex::default() }
     }
 
     /// A new stream to `to`.
@@ -107,7 +113,8 @@ impl Peers {
         let failed = |source| Error::Connect { to: to.addr, source };
         let own = self.endpoint(to.addr).map_err(failed)?;
         let (gauge, proof) = (Gauge::new(), self.credentials.proof());
-        let crypto = QuicClientConfig::try_from(self.credentials.client_config(&[ALPN])).map_err(io::Error::other);
+        let crypto =
+            QuicClientConfig::try_from(self.credentials.client_config(&[self.protocol])).map_err(io::Error::other);
         let mut config = ClientConfig::new(Arc::new(crypto.map_err(failed)?));
         let payload = socket::payload(to.addr).min(PAYLOAD_MAX);
         config.transport_config(Arc::new(settings::transport(profile, payload, &gauge)));

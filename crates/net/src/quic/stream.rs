@@ -428,6 +428,11 @@ impl Duplex for QuicStream {
         true
     }
 
+    /// Its connection ends with the last of those who hold it, whatever is on its way.
+    fn outlives(&self) -> bool {
+        false
+    }
+
     /// A stream is served by the threads of QUIC and wakes whoever waits, on any runtime.
     fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
         Ok(self)

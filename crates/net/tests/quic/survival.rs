@@ -213,7 +213,7 @@ async fn gateway_process() {
         key: dir.join("pg2.test-key.pem"),
         authorities: dir.join("ca.pem"),
     };
-    let options = Options { reset_key: Some(key) };
+    let options = Options { reset_key: Some(key), ..Options::default() };
     let quic = Quic::new(Credentials::load(files).unwrap(), options).unwrap();
     let addr = std::env::var("QUIC_TEST_ADDR").unwrap().parse().unwrap();
     let listener = quic.listen(addr, &Profile::default()).unwrap();

@@ -4,7 +4,7 @@
 //! - [`mod@line`]: the control channel's lines, out of whatever the network gives.
 //! - [`command`] and [`site`]: what clients ask. [`options`] are what `OPTS RETR` changes.
 //! - [`reply`]: what servers answer. Of what is in answers: [`address`]es of data connections, [`features`], [`facts`] of
-//!   files, [`marker`]s of what has been transferred, [`time`]s.
+//!   files, [`marker`]s of what has been transferred, [`time`]s. [`pin`]s are keys of data connections, which both say.
 //! - [`block`]: the data channel in extended block mode (MODE E), block by block and, over all connections of a transfer,
 //!   to its end.
 //!
@@ -19,6 +19,7 @@ pub mod features;
 pub mod line;
 pub mod marker;
 pub mod options;
+pub mod pin;
 pub mod reply;
 pub mod site;
 pub mod time;

@@ -3,6 +3,7 @@
 //! The server connects to the control connection's peer and to nobody else, unless the account may move data between third
 //! parties (RFC 2577: a server that connects wherever it is told attacks others for its clients).
 
+use super::super::drivers::Stack;
 use super::task::{Aim, Listening, Task};
 use super::{Session, Settings, Step};
 use crate::data::{Guard, Mode};
@@ -41,6 +42,14 @@ impl Session {
         Step::say(200, "data connections go there")
     }
 
+    /// SPOR to data nodes.
+    pub(super) fn spor(&mut self, to: Vec<SocketAddr>) -> Step {
+        if self.is_keyed() {
+            return Self::no_keys_at_nodes();
+        }
+        self.port(to, Aim::StripesConnect)
+    }
+
     pub(super) fn pasv(&mut self) -> Step {
         if self.epsv_only {
             return Step::say(503, "after EPSV ALL only EPSV is possible");
@@ -68,6 +77,9 @@ impl Session {
             return Step::say(503, "after EPSV ALL only EPSV is possible");
         }
         if self.is_striped() {
+            if self.is_keyed() {
+                return Self::no_keys_at_nodes();
+            }
             return self.listen_with(|generation, _, settings, guard| Task::ListenOnNodes {
                 generation,
                 settings,
@@ -75,6 +87,15 @@ impl Session {
             });
         }
         self.listen(Listening::Spas)
+    }
+
+    /// Whether data goes between ends that know each other by keys, of which each data node would have another.
+    fn is_keyed(&self) -> bool {
+        self.settings.stack.as_ref().is_some_and(Stack::is_keyed)
+    }
+
+    fn no_keys_at_nodes() -> Step {
+        Step::say(504, "quic and tls with a key are not to be had with data nodes; PASV and PORT do without those")
     }
 
     /// Whether data nodes move what SPAS and SPOR are about: in extended block mode, where blocks say where they belong.

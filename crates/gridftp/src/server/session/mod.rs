@@ -24,6 +24,7 @@ mod transfers;
 
 use super::drivers::{Drivers, Stack};
 use super::stripes::proof::Secret;
+use crate::data::pinned::Own as OwnKey;
 use crate::data::{Mode, Protection};
 use phoebus_files::key::Key;
 use phoebus_gsi::channel::DataAuth;
@@ -94,6 +95,8 @@ pub(crate) struct Session {
     renaming: Option<Key>,
     front: node::Front,
     lent: Option<node::Lent>,
+    /// By what data connections know this end, where clients have asked for such.
+    own_key: Option<OwnKey>,
 }
 
 #[derive(Debug)]
@@ -175,6 +178,7 @@ impl Session {
             renaming: None,
             front: node::Front::default(),
             lent: None,
+            own_key: None,
         };
         (session, greeting)
     }
@@ -274,7 +278,7 @@ impl Session {
             Command::Stru(code) => Self::structure(&code),
             Command::Sbuf(bytes) => self.buffers(Some(bytes), Some(bytes)),
             Command::Port(to) | Command::Eprt(to) => self.port(vec![to], Aim::Connect),
-            Command::Spor(to) if self.is_striped() => self.port(to, Aim::StripesConnect),
+            Command::Spor(to) if self.is_striped() => self.spor(to),
             Command::Spor(to) => self.port(to, Aim::Connect),
             Command::Pasv => self.pasv(),
             Command::Epsv(how) => self.epsv(how),

@@ -212,6 +212,11 @@ impl Session {
         if self.lent.is_some() {
             return Ok(self.guard_of_front());
         }
+        self.asked_guard().and_then(|guard| self.guard_with_stack(guard))
+    }
+
+    /// What DCAU and PROT ask for.
+    fn asked_guard(&self) -> Result<Option<Guard>, Step> {
         let protected = match (&self.security, &self.rules.tls) {
             (Security::On(protected, _), _) => protected,
             (Security::Tls, Some(shown)) if self.protection == Protection::Private => {

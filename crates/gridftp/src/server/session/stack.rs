@@ -2,12 +2,14 @@
 //! them.
 //!
 //! Which drivers there are, and what may be said of each, is in `drivers`. `gsi` and `tls` name what DCAU and PROT ask for anyway:
-//! they protect all that is below and above them, wherever they stand. A refusal names the driver.
+//! they protect all that is below and above them, wherever they stand; `tls` with a key protects by itself. A refusal names the driver,
+//! and where a driver needs keys (`quic`, `tls:key=…`), the answer names this end's (`data::pinned`).
 
-use super::super::drivers::{Stack, parse};
+use super::super::drivers::{Layer, QUIC, Stack, TLS, parse};
 use super::protect::Security;
 use super::{Session, Step};
-use crate::data::Protection;
+use crate::data::pinned::Own;
+use crate::data::{Guard, Protection};
 use phoebus_proto::gridftp::reply::Reply;
 
 impl Session {
@@ -23,19 +25,22 @@ impl Session {
             // What is kept goes by another way.
             self.aim_at_nothing();
         }
+        let answer = stack.as_ref().and_then(Stack::answer);
         self.settings.stack = stack;
-        Step::say(250, "OK.")
+        Step::say(250, answer.as_deref().unwrap_or("OK."))
     }
 
     /// What `stack` comes to, none being the server's own.
-    fn stack_of(&self, stack: &str) -> Result<Option<Stack>, String> {
+    fn stack_of(&mut self, stack: &str) -> Result<Option<Stack>, String> {
         if stack.eq_ignore_ascii_case("default") {
             return Ok(None);
         }
         let mut layers = parse(stack)?;
+        let keyed = |layer: &Layer| layer.name == TLS && layer.options.iter().any(|(key, _)| key == "key");
         for (i, layer) in layers.iter().enumerate() {
             let why_not = match layer.name.as_str() {
                 "gsi" if !self.is_guarded() => "needs AUTH GSSAPI, and DCAU A or S",
+                "tls" if i > 0 && keyed(layer) => continue,
                 "tls" if !self.is_under_tls() => "needs AUTH TLS, and PROT P",
                 "gsi" | "tls" if i == 0 => "cannot be the lowest; a transport was expected",
                 "gsi" | "tls" if !layer.options.is_empty() => "takes no options here",
@@ -43,8 +48,33 @@ impl Session {
             };
             return Err(format!("driver {} {why_not}", layer.name));
         }
-        layers.retain(|layer| !matches!(layer.name.as_str(), "gsi" | "tls"));
-        self.rules.drivers.stack(stack, &layers).map(Some)
+        layers.retain(|layer| layer.name != "gsi" && (layer.name != TLS || keyed(layer)));
+        if self.own_key.is_none() && layers.iter().any(|layer| layer.name == QUIC || layer.name == TLS) {
+            self.own_key = Some(Own::new().map_err(|error| error.to_string())?);
+        }
+        self.rules.drivers.stack(stack, &layers, self.own_key.as_ref()).map(Some)
+    }
+
+    /// What protects data connections besides what PROT and DCAU ask for, which is `guard`.
+    ///
+    /// # Errors
+    /// The answer, where the two exclude each other, or no key was named.
+    pub(super) fn guard_with_stack(&self, guard: Option<Guard>) -> Result<Option<Guard>, Step> {
+        let Some(stack) = &self.settings.stack else { return Ok(guard) };
+        if let Some(driver) = stack.lacks_key() {
+            let text = format!(
+                "driver {driver} needs the key of the other end: SITE SETNETSTACK with {driver}:key=sha256-… names it"
+            );
+            return Err(Step::say(503, text));
+        }
+        match (stack.pinned(), guard) {
+            (Some(_), Some(_)) => Err(Step::say(
+                536,
+                "tls with a key is for data that nothing else protects: DCAU N and PROT C have to come first",
+            )),
+            (Some(pinned), None) => Ok(Some(Guard::Pinned(pinned))),
+            (None, guard) => Ok(guard),
+        }
     }
 
     fn is_under_tls(&self) -> bool {

@@ -272,7 +272,7 @@ fn clients_choose_among_the_drivers_that_are_listed() {
 fn connections_share_the_rate_of_their_stack() {
     let drivers = drivers();
     let text = "tcp:rcvbuf=1MiB,rate:rate=100mbit";
-    let stack = drivers.stack(text, &crate::server::drivers::parse(text).unwrap()).unwrap();
+    let stack = drivers.stack(text, &crate::server::drivers::parse(text).unwrap(), None).unwrap();
     let profile = stack.profile(Profile::default(), 4);
     assert_eq!(profile.rate.map(|rate| rate.0), Some(25_000_000));
     assert_eq!((profile.receive_buffer.bytes(), profile.send_buffer.bytes()), (Some(1 << 20), None));
@@ -283,10 +283,12 @@ fn connections_share_the_rate_of_their_stack() {
 fn what_is_listed_and_is_no_driver_is_named() {
     let error = |text: &str| Drivers::new(&toml::from_str(text).unwrap(), None).unwrap_err().to_string();
     for (text, says) in [
-        ("drivers = []", "data.drivers: some of tcp, udt, phoebus, rate were expected"),
+        ("drivers = []", "data.drivers: some of tcp, udt, quic, phoebus, rate were expected"),
         ("drivers = [\"tcp\", \"sctp\"]", "data.drivers: some of"),
         ("drivers = [\"rate\", \"tcp\"]", "a transport first"),
         ("drivers = [\"tcp\", \"phoebus\"]", "opens no sessions"),
+        ("drivers = [\"quic\", \"tcp\"]", "quic cannot be the first"),
+        ("drivers = [\"tcp\", \"quic\"]\nstack = \"quic\"", "data.stack: driver quic is for clients to ask for"),
         ("stack = \"udt\"", "data.stack: udt driver not whitelisted"),
         ("sessions = { path = [\"a b\"] }", "data.sessions.path"),
         ("driver = [{ name = \"tcp\", library = \"/x\" }]", "[[data.driver]]: \"tcp\""),
