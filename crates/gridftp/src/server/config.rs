@@ -171,7 +171,7 @@ pub struct Data {
     /// Gateways from which data connections are taken as from the control connection's peer: those whose sessions end here.
     pub gateways: Vec<IpAddr>,
     /// What may carry data connections, the first of which does unless a client asks for another (`SITE SETNETSTACK`). `tcp` by
-    /// default; `udt`, `phoebus`, `rate` and the libraries below are the others.
+    /// default; `udt`, `quic`, `phoebus`, `rate` and the libraries below are the others.
     pub drivers: Vec<String>,
     /// The stack of drivers that carries them in the place of the first driver, as clients write it.
     pub stack: Option<String>,

@@ -41,7 +41,7 @@ impl Session {
             let why_not = match layer.name.as_str() {
                 "gsi" if !self.is_guarded() => "needs AUTH GSSAPI, and DCAU A or S",
                 "tls" if i > 0 && keyed(layer) => continue,
-                "tls" if !self.is_under_tls() => "needs AUTH TLS, and PROT P",
+                "tls" if !keyed(layer) && !self.is_under_tls() => "needs AUTH TLS, and PROT P",
                 "gsi" | "tls" if i == 0 => "cannot be the lowest; a transport was expected",
                 "gsi" | "tls" if !layer.options.is_empty() => "takes no options here",
                 _ => continue,
