@@ -303,13 +303,15 @@ impl Protected {
 }
 
 impl Level {
-    fn of_verb(verb: &str) -> Option<Self> {
+    /// That of a command's verb, if it is one of these.
+    pub fn of_verb(verb: &str) -> Option<Self> {
         [("MIC", Self::Integrity), ("CONF", Self::Confidentiality), ("ENC", Self::Privacy)]
             .into_iter()
             .find_map(|(word, level)| word.eq_ignore_ascii_case(verb).then_some(level))
     }
 
-    fn code(self) -> u16 {
+    /// The code of a reply under it.
+    pub fn code(self) -> u16 {
         match self {
             Self::Integrity => 631,
             Self::Privacy => 632,

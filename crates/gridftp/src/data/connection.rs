@@ -61,6 +61,8 @@ impl Connection {
             None => true,
             Some(Shield::Gsi(gsi)) => gsi.is_clear() && !gsi.is_ready(),
             Some(Shield::Tls(_)) => false,
+            #[cfg(feature = "kerberos")]
+            Some(Shield::Kerberos(_)) => false,
         };
         clear && self.stream.is_bulk()
     }
@@ -102,6 +104,8 @@ impl Connection {
         match self.shield.as_mut() {
             Some(Shield::Gsi(gsi)) => return gsi.read(&self.stream, room).await,
             Some(Shield::Tls(tls)) => return tls.read(&self.stream, room).await,
+            #[cfg(feature = "kerberos")]
+            Some(Shield::Kerberos(tokens)) => return tokens.read(&self.stream, room).await,
             None => {}
         }
         loop {
@@ -136,6 +140,8 @@ impl Connection {
             Some(Shield::Gsi(gsi)) if gsi.is_ready() => Ok(()),
             // What is there may have been taken from the connection already.
             Some(Shield::Tls(_)) => Ok(()),
+            #[cfg(feature = "kerberos")]
+            Some(Shield::Kerberos(tokens)) if tokens.is_ready() => Ok(()),
             _ => self.stream.readable().await,
         }
     }
@@ -148,6 +154,14 @@ impl Connection {
             Some(mut shield) => {
                 match &mut shield {
                     Shield::Tls(tls) => tls.write(&self.stream, bytes, stall).await?,
+                    #[cfg(feature = "kerberos")]
+                    Shield::Kerberos(tokens) => {
+                        let mut sealed = Vec::new();
+                        while !bytes.is_empty() {
+                            bytes = tokens.seal(bytes, &mut sealed)?;
+                            self.write_raw(&sealed, more || !bytes.is_empty(), stall).await?;
+                        }
+                    }
                     Shield::Gsi(gsi) => {
                         let mut sealed = Vec::new();
                         while !bytes.is_empty() {
@@ -185,9 +199,7 @@ impl Connection {
     /// Ends what this end sends: all of it is delivered before the end is. The rest is left to the kernel; where it is not the kernel's,
     /// the other end says by an end of its own that it has all.
     pub(super) async fn finish(mut self, stall: Duration) -> io::Result<()> {
-        if let Some(Shield::Tls(tls)) = self.shield.as_mut() {
-            tls.close(&self.stream, stall).await?;
-        }
+        self.say_end(stall).await?;
         if !self.stream.has_ends() {
             // Its end follows nothing, not even what is lost: what was written has to be there first.
             self.stream.delivered(stall).await?;
@@ -202,6 +214,21 @@ impl Connection {
         }
         self.stream.close();
         Ok(())
+    }
+
+    /// Says under protection that nothing more comes from this end.
+    async fn say_end(&mut self, stall: Duration) -> io::Result<()> {
+        match self.shield.as_mut() {
+            Some(Shield::Tls(tls)) => tls.close(&self.stream, stall).await,
+            #[cfg(feature = "kerberos")]
+            Some(Shield::Kerberos(tokens)) => {
+                let mut end = Vec::new();
+                let sealed = tokens.seal(&[], &mut end).map(drop);
+                sealed.map_err(|error| io::Error::other(error.to_string()))?;
+                self.write_raw(&end, false, stall).await.map_err(|error| io::Error::other(error.to_string()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Waits for the other end's end, as long as it takes more within each `stall`.
@@ -231,9 +258,7 @@ impl Connection {
         if self.stream.outlives() {
             return self.finish(stall).await;
         }
-        if let Some(Shield::Tls(tls)) = self.shield.as_mut() {
-            tls.close(&self.stream, stall).await?;
-        }
+        self.say_end(stall).await?;
         self.stream.shutdown_write()?;
         tokio::spawn(async move {
             // Whatever becomes of it: what this end was to get is there, and the other end hears of it or finds out.

@@ -3,6 +3,8 @@
 
 use super::error::Error;
 use super::gsi::Gsi;
+#[cfg(feature = "kerberos")]
+use super::kerberos::Tokens;
 use super::pinned::Pinned;
 use crate::tls::Tls;
 use phoebus_gsi::context::{Endpoint, Expect};
@@ -33,6 +35,14 @@ pub enum Guard {
     TlsClient(Arc<ClientConfig>, ServerName<'static>),
     /// By TLS between ends that have told each other their keys.
     Pinned(Pinned),
+    /// By what protects the control connection: Kerberos.
+    #[cfg(feature = "kerberos")]
+    Kerberos {
+        /// The ends that know each other.
+        context: Arc<phoebus_krb5::Context>,
+        /// Whether nobody else can read it (PROT P); otherwise nobody else can alter it (PROT S).
+        private: bool,
+    },
 }
 
 impl fmt::Debug for Guard {
@@ -41,6 +51,8 @@ impl fmt::Debug for Guard {
             Self::Gsi { peer, protection, .. } => write!(f, "Gsi({peer:?}, {protection:?})"),
             Self::TlsServer(_) => f.write_str("TlsServer"),
             Self::Pinned(_) => f.write_str("Pinned"),
+            #[cfg(feature = "kerberos")]
+            Self::Kerberos { context, private } => write!(f, "Kerberos({context:?}, {private})"),
             Self::TlsClient(_, name) => write!(f, "TlsClient({name:?})"),
         }
     }
@@ -51,6 +63,8 @@ impl fmt::Debug for Guard {
 pub(super) enum Shield {
     Gsi(Box<Gsi>),
     Tls(Tls),
+    #[cfg(feature = "kerberos")]
+    Kerberos(Tokens),
 }
 
 impl Shield {
@@ -60,6 +74,8 @@ impl Shield {
             Guard::Gsi { endpoint, peer, protection } => {
                 Self::Gsi(Box::new(Gsi::up((endpoint, peer, *protection), stream, connected, patience).await?))
             }
+            #[cfg(feature = "kerberos")]
+            Guard::Kerberos { context, private } => Self::Kerberos(Tokens::new(context.clone(), *private)),
             Guard::Pinned(pinned) => Self::Tls(pinned.up(stream, connected, patience).await?),
             Guard::TlsServer(config) => {
                 Self::Tls(Tls::accept(config.clone(), stream, patience).await.map_err(Error::Tls)?)

@@ -23,6 +23,8 @@ mod connection;
 mod error;
 mod gsi;
 mod guard;
+#[cfg(feature = "kerberos")]
+pub(crate) mod kerberos;
 mod land;
 pub mod pinned;
 mod receive;

@@ -30,6 +30,8 @@ pub struct Config {
     pub users: Vec<User>,
     /// Clients that prove by certificates who they are (`AUTH GSSAPI`).
     pub gsi: Option<Gsi>,
+    /// Clients that prove by tickets who they are (`AUTH GSSAPI`), where this program was built with `kerberos`.
+    pub kerberos: Option<Kerberos>,
     /// Protection by TLS (`AUTH TLS`).
     pub tls: Option<Tls>,
     /// Limits and time limits.
@@ -82,6 +84,35 @@ pub struct Gsi {
     pub gridmap: PathBuf,
 }
 
+/// Kerberos (RFC 2228, RFC 4121): by which keys the server knows tickets, and which user each principal is.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kerberos {
+    /// The keytab, with keys of `ftp/HOST@REALM` or `host/HOST@REALM`.
+    #[serde(default = "keytab")]
+    pub keytab: PathBuf,
+    /// Realms whose principals `name@REALM` are the users of these names.
+    #[serde(default)]
+    pub realms: Vec<String>,
+    /// Which user a principal is, written as `name@REALM`, whatever its realm.
+    #[serde(default)]
+    pub principals: BTreeMap<String, String>,
+}
+
+impl Kerberos {
+    /// Which user this principal is.
+    #[cfg(feature = "kerberos")]
+    pub(super) fn user_of<'a>(&'a self, principal: &'a str) -> Option<&'a str> {
+        if let Some(user) = self.principals.get(principal) {
+            return Some(user);
+        }
+        let (name, realm) = principal.rsplit_once('@')?;
+        // A name of several parts, such as jane/admin, is another than jane.
+        let plain = !name.is_empty() && !name.contains(['/', '@', '\\']);
+        (plain && self.realms.iter().any(|known| known == realm)).then_some(name)
+    }
+}
+
 /// Protection by TLS (RFC 4217).
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -93,6 +124,10 @@ pub struct Tls {
     /// Whether passwords are taken under TLS only: so by default.
     #[serde(default = "yes")]
     pub required: bool,
+}
+
+fn keytab() -> PathBuf {
+    "/etc/krb5.keytab".into()
 }
 
 fn hostcert() -> PathBuf {
@@ -117,7 +152,7 @@ fn gridmap() -> PathBuf {
 pub struct User {
     /// The name.
     pub name: String,
-    /// As `phoebus serve --hash-password` prints it. Without one he comes by certificate only.
+    /// As `phoebus serve --hash-password` prints it. Without one he comes by certificate or ticket only.
     #[serde(default)]
     pub password: Option<String>,
     /// The directory.
@@ -338,8 +373,9 @@ impl Config {
             .iter_mut()
             .flat_map(|gsi| [&mut gsi.certificate, &mut gsi.key, &mut gsi.authorities, &mut gsi.gridmap]);
         let tls = config.tls.iter_mut().flat_map(|tls| [&mut tls.certificate, &mut tls.key]);
+        let keytab = config.kerberos.iter_mut().map(|kerberos| &mut kerberos.keytab);
         let secret = config.stripes.secret.iter_mut();
-        roots.chain(files).chain(tls).chain(secret).for_each(|path| *path = beside.join(&*path));
+        roots.chain(files).chain(keytab).chain(tls).chain(secret).for_each(|path| *path = beside.join(&*path));
         Ok(config)
     }
 
@@ -376,6 +412,17 @@ impl Config {
         if self.gsi.is_some() && self.users.is_empty() {
             return value("[gsi]: at least one [[user]] was expected, whom certificates can be mapped to");
         }
+        if let Some(kerberos) = &self.kerberos {
+            if !cfg!(feature = "kerberos") {
+                return value("[kerberos]: this program was built without Kerberos (cargo build --features kerberos)");
+            }
+            if kerberos.realms.is_empty() && kerberos.principals.is_empty() {
+                return value("[kerberos]: realms or principals were expected, by which principals are users");
+            }
+            if self.users.is_empty() {
+                return value("[kerberos]: at least one [[user]] was expected, who principals can be");
+            }
+        }
         for (i, user) in self.users.iter().enumerate() {
             let twice = self.users[..i].iter().any(|other| other.name == user.name);
             if twice || user.name.is_empty() || is_anonymous(&user.name) {
@@ -384,8 +431,9 @@ impl Config {
                     user.name
                 )));
             }
-            if user.password.is_none() && self.gsi.is_none() {
-                return Err(ConfigError::Value(format!("user \"{}\": a password, or [gsi], was expected", user.name)));
+            if user.password.is_none() && self.gsi.is_none() && self.kerberos.is_none() {
+                let text = format!("user \"{}\": a password, or [gsi] or [kerberos], was expected", user.name);
+                return Err(ConfigError::Value(text));
             }
         }
         Ok(())
@@ -422,7 +470,7 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\n[data]\nports = [9, 8]", "data.ports"),
             ("[anonymous]\nroot = \"/\"\n[data]\nstreams = 0", "data.streams"),
             ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),
-            ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi]"),
+            ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi] or [kerberos]"),
             ("[gsi]\n[anonymous]\nroot = \"/\"", "[gsi]: at least one"),
             ("[[user]]\nname = \"FTP\"\npassword = \"x\"\nroot = \"/\"", "user \"FTP\""),
         ] {

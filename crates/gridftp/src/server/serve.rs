@@ -120,6 +120,8 @@ impl Server {
             drivers: drivers.clone(),
             buffer: config.data.buffer.0,
             gsi: config.gsi.as_ref().map(own).transpose()?,
+            #[cfg(feature = "kerberos")]
+            kerberos: config.kerberos.as_ref().map(tickets).transpose()?,
             tls: config.tls.as_ref().map(tls).transpose()?,
             clear_passwords: config.tls.as_ref().is_none_or(|tls| !tls.required),
         };
@@ -209,6 +211,13 @@ fn own(gsi: &Gsi) -> Result<Own, ConfigError> {
     let loaded = directory::load(&gsi.authorities, MissingPolicy::Refuse).and_then(directory::Loaded::strict);
     let trust = Arc::new(loaded.map_err(|error| value(&error))?);
     Ok(Own(Endpoint { credential, trust, provider }))
+}
+
+/// Whose tickets are taken.
+#[cfg(feature = "kerberos")]
+fn tickets(kerberos: &super::config::Kerberos) -> Result<phoebus_krb5::Acceptor, ConfigError> {
+    let acceptor = phoebus_krb5::Acceptor::of_keytab(&kerberos.keytab);
+    acceptor.map_err(|error| ConfigError::Value(format!("kerberos.keytab: {}: {error}", kerberos.keytab.display())))
 }
 
 /// What the server shows under TLS.

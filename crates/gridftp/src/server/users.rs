@@ -3,7 +3,7 @@
 use super::config::{Config, ConfigError, is_anonymous};
 use super::hex::{hex, unhex};
 use super::quota::{Limited, Quota};
-use super::session::task::Account;
+use super::session::task::{Account, Identity as Proved};
 use phoebus_files::Links;
 use phoebus_files::local::{Identity, Local};
 use phoebus_files::store::Store;
@@ -43,6 +43,9 @@ pub(super) struct Users {
     named: HashMap<String, (Option<Hashed>, Served)>,
     /// Which of them each subject of a certificate is.
     gridmap: GridMap,
+    /// Which of them each principal is.
+    #[cfg(feature = "kerberos")]
+    kerberos: Option<super::config::Kerberos>,
     /// What the passwords of those are compared with whom nobody knows, so that they take as long.
     nobody: Hashed,
 }
@@ -100,7 +103,14 @@ impl Users {
             // No password hashes to nothing.
             hash: vec![0; 32],
         };
-        Ok(Self { anonymous, named, gridmap, nobody })
+        Ok(Self {
+            anonymous,
+            named,
+            gridmap,
+            #[cfg(feature = "kerberos")]
+            kerberos: config.kerberos.clone(),
+            nobody,
+        })
     }
 
     /// Who `user` is, if this is his password. Takes a while, on purpose.
@@ -123,11 +133,17 @@ impl Users {
         anonymous.or_else(|| self.named.get(user).map(|(_, served)| served)).cloned()
     }
 
-    /// Who `user` is, if a certificate of `subject` may be he; whom the grid-mapfile names first, if none is asked for.
-    pub(super) fn mapped(&self, user: &str, subject: &str) -> Option<Served> {
-        let user = match user {
-            DEFAULT_USER => self.gridmap.default_user(subject)?,
-            user => Some(user).filter(|user| self.gridmap.allows(subject, user))?,
+    /// Who `user` is, if whoever has proved to be this may be he; whom the grid-mapfile names first, or whom a principal is, if none
+    /// is asked for.
+    pub(super) fn mapped(&self, user: &str, proved: &Proved) -> Option<Served> {
+        let user = match (proved, user) {
+            (Proved::Certificate(subject), DEFAULT_USER) => self.gridmap.default_user(subject)?,
+            (Proved::Certificate(subject), user) => Some(user).filter(|user| self.gridmap.allows(subject, user))?,
+            #[cfg(feature = "kerberos")]
+            (Proved::Principal(principal), asked) => {
+                let user = self.kerberos.as_ref()?.user_of(principal)?;
+                Some(user).filter(|user| asked == DEFAULT_USER || asked == *user)?
+            }
         };
         self.named.get(user).map(|(_, served)| served.clone())
     }

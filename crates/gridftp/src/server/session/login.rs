@@ -24,7 +24,7 @@ impl Session {
     pub(super) fn pass(&mut self, password: Secret) -> Step {
         match std::mem::replace(&mut self.login, Login::Nobody) {
             Login::Named(user) => {
-                let identity = self.identity().map(str::to_owned);
+                let identity = self.identity();
                 Step::task(Task::Login { user, password, identity })
             }
             Login::Nobody => Step::say(503, "USER has to come first"),

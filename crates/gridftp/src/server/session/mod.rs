@@ -13,6 +13,7 @@ mod login;
 pub(super) mod names;
 mod node;
 pub(super) mod protect;
+mod secured;
 mod settings;
 mod site;
 mod stack;
@@ -53,6 +54,9 @@ pub(crate) struct Rules {
     pub(crate) buffer: u64,
     /// Who the server is, where clients may prove by certificates who they are.
     pub(crate) gsi: Option<Own>,
+    /// Whose tickets are taken, where clients may prove by them who they are.
+    #[cfg(feature = "kerberos")]
+    pub(crate) kerberos: Option<phoebus_krb5::Acceptor>,
     /// What the server shows, where clients may ask for TLS.
     pub(crate) tls: Option<Shown>,
     /// How many data nodes there are to move data.
@@ -226,8 +230,9 @@ impl Session {
     /// All commands that are carried out here.
     fn commands(&self) -> impl Iterator<Item = &'static table::Entry> + use<> {
         let gsi = if self.rules.gsi.is_some() { table::GSI } else { &[] };
-        let secure = if self.rules.tls.is_some() || !gsi.is_empty() { table::SECURE } else { &[] };
-        table::COMMANDS.iter().chain(secure).chain(gsi)
+        let tokens = if self.has_gssapi() { table::TOKENS } else { &[] };
+        let secure = if self.rules.tls.is_some() || self.has_gssapi() { table::SECURE } else { &[] };
+        table::COMMANDS.iter().chain(secure).chain(tokens).chain(gsi)
     }
 
     /// The answer to a line that is no command: those that are known are told how to use it, once they may.

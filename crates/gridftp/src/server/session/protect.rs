@@ -1,15 +1,17 @@
-//! AUTH, ADAT, PBSZ, PROT, DCAU: who the client is by certificates, and what protects commands and data (RFC 2228, RFC 4217,
+//! AUTH, ADAT, PBSZ, PROT, DCAU: who the client is by certificates or tickets, and what protects commands and data (RFC 2228, RFC 4217,
 //! GFD.20, section 3; U1).
 //!
 //! By TLS all of the connection is protected. By GSSAPI, once the two ends agree, every command has to come as ENC, MIC or CONF, and is answered as it came. Data connections are
 //! then authenticated (DCAU A) unless the client says otherwise: with the rights that it has lent (delegation), and to the same
 //! subject.
 
+use super::secured::{Agreeing, Secured};
+use super::task::Identity;
 use super::{Session, Step};
 use crate::data::Guard;
 use phoebus_gsi::channel::{DataAuth, Protection};
 use phoebus_gsi::context::Endpoint;
-use phoebus_gsi::control::{Level, Protected, ServerLogin};
+use phoebus_gsi::control::{Level, ServerLogin};
 use phoebus_proto::gridftp::command::{self, Dcau};
 use phoebus_proto::gridftp::reply::Reply;
 use std::fmt;
@@ -19,11 +21,11 @@ pub(super) enum Security {
     /// Nothing.
     Clear,
     /// They have begun to agree.
-    Agreeing(ServerLogin),
+    Agreeing(Agreeing),
     /// They have agreed, and the answer that says so is still to go in clear.
-    Agreed(Protected),
+    Agreed(Secured),
     /// All is protected; the last command was at this level.
-    On(Protected, Level),
+    On(Secured, Level),
     /// All is protected by the connection itself.
     Tls,
 }
@@ -65,11 +67,11 @@ impl Session {
         };
         let text = String::from_utf8_lossy(&line);
         let (verb, token) = text.split_once(' ').unwrap_or((&text, ""));
-        let opened = protected.open_command(verb, token);
+        let opened = protected.open(verb, token);
         let (line, level) = match opened {
-            Ok(Some((line, level))) => (Ok(line.into_bytes()), level),
+            Ok(Some((line, level))) => (Ok(line), level),
             Ok(None) => (Err(Reply::new(533, "commands have to be protected from here on: ENC, MIC or CONF")), level),
-            Err(error) => (Err(Reply::new(535, error.to_string())), level),
+            Err(error) => (Err(Reply::new(535, error)), level),
         };
         self.security = Security::On(protected, level);
         line
@@ -79,7 +81,7 @@ impl Session {
     pub(crate) fn seal(&mut self, reply: &Reply) -> Vec<u8> {
         let plain = reply.encode();
         let Security::On(protected, level) = &mut self.security else { return plain };
-        match protected.reply(*level, &String::from_utf8_lossy(&plain)) {
+        match protected.seal(*level, &plain) {
             Ok(line) => [line.as_bytes(), b"\r\n"].concat(),
             // Whoever cannot be answered under protection is not answered in clear.
             Err(_) => Vec::new(),
@@ -87,19 +89,35 @@ impl Session {
     }
 
     /// Who the client has proved to be.
-    pub(super) fn identity(&self) -> Option<&str> {
+    pub(super) fn identity(&self) -> Option<Identity> {
         match &self.security {
-            Security::Agreed(protected) | Security::On(protected, _) => {
-                protected.context().peer().map(|peer| peer.identity())
-            }
+            Security::Agreed(secured) | Security::On(secured, _) => secured.identity(),
             _ => None,
         }
+    }
+
+    /// Of which certificate the client has proved to be the subject.
+    fn subject(&self) -> Option<String> {
+        self.identity().and_then(|identity| match identity {
+            Identity::Certificate(subject) => Some(subject),
+            #[cfg(feature = "kerberos")]
+            Identity::Principal(_) => None,
+        })
+    }
+
+    /// Whether clients may prove who they are by tokens.
+    pub(super) fn has_gssapi(&self) -> bool {
+        #[cfg(feature = "kerberos")]
+        if self.rules.kerberos.is_some() {
+            return true;
+        }
+        self.rules.gsi.is_some()
     }
 
     /// What clients may ask for.
     pub(super) fn mechanisms(&self) -> impl Iterator<Item = &'static str> {
         let tls = self.rules.tls.as_ref().map(|_| "TLS");
-        tls.into_iter().chain(self.rules.gsi.as_ref().map(|_| "GSSAPI"))
+        tls.into_iter().chain(self.has_gssapi().then_some("GSSAPI"))
     }
 
     pub(super) fn auth(&mut self, mechanism: &str, now: i64) -> Step {
@@ -109,7 +127,7 @@ impl Session {
         let shown = self.rules.tls.as_ref().map(|shown| shown.control.clone());
         match (mechanism.to_ascii_uppercase().as_str(), shown) {
             ("TLS" | "TLS-C", Some(config)) => Step::Secure(Reply::new(234, "TLS begins"), config),
-            ("GSSAPI", _) if self.rules.gsi.is_some() => self.agree("AUTH", mechanism, now),
+            ("GSSAPI", _) if self.has_gssapi() => self.agree("AUTH", mechanism, now),
             _ => {
                 Step::say(504, format!("AUTH is possible with {}", self.mechanisms().collect::<Vec<_>>().join(" and ")))
             }
@@ -128,12 +146,24 @@ impl Session {
 
     /// AUTH GSSAPI, or ADAT.
     pub(super) fn agree(&mut self, verb: &str, argument: &str, now: i64) -> Step {
-        let Some(own) = &self.rules.gsi else { return Step::say(502, "not implemented here") };
         if self.is_protected() || self.account().is_some() {
             return Step::say(503, "who the client is has been agreed on already");
         }
+        #[cfg(feature = "kerberos")]
+        if verb == "ADAT"
+            && let Some(step) = self.agree_by_kerberos(argument)
+        {
+            return step;
+        }
+        let Some(own) = &self.rules.gsi else {
+            if verb == "AUTH" {
+                self.security = Security::Agreeing(Agreeing::Asked);
+                return Step::say(334, "ADAT has to follow, with a ticket");
+            }
+            return Step::say(535, "a ticket of Kerberos was expected");
+        };
         let mut login = match std::mem::replace(&mut self.security, Security::Clear) {
-            Security::Agreeing(login) => login,
+            Security::Agreeing(Agreeing::Grid(login)) => login,
             _ => ServerLogin::new(&own.0),
         };
         let answer = login.command(verb, argument, now);
@@ -142,14 +172,15 @@ impl Session {
         }
         let (code, text) = answer.line.split_at_checked(3).unwrap_or(("535", " not agreed"));
         let reply = Reply::new(code.parse().unwrap_or(535), text.trim_start());
-        self.security = Security::Agreeing(login);
+        self.security = Security::Agreeing(Agreeing::Grid(login));
         if answer.done {
-            let Security::Agreeing(login) = std::mem::replace(&mut self.security, Security::Clear) else {
+            let Security::Agreeing(Agreeing::Grid(login)) = std::mem::replace(&mut self.security, Security::Clear)
+            else {
                 return Step::say(535, "not agreed");
             };
             match login.finish() {
                 Ok(protected) => {
-                    self.security = Security::Agreed(protected);
+                    self.security = Security::Agreed(Secured::Grid(protected));
                     self.data_auth = DataAuth::Own;
                 }
                 Err(error) => return Step::say(535, error.to_string()),
@@ -158,8 +189,50 @@ impl Session {
         if self.failures >= self.rules.attempts { Step::Close(reply) } else { Step::Say(reply) }
     }
 
+    /// ADAT with a token of Kerberos; none, if it is not one.
+    #[cfg(feature = "kerberos")]
+    fn agree_by_kerberos(&mut self, token: &str) -> Option<Step> {
+        use super::secured::{Agreed, by_kerberos, is_framed};
+        let acceptor = self.rules.kerberos.as_ref()?;
+        let begun = match &self.security {
+            Security::Agreeing(Agreeing::Kerberos(_)) => true,
+            Security::Agreeing(_) if is_framed(token) => false,
+            Security::Clear if is_framed(token) => return Some(Step::say(503, "ADAT has to follow AUTH GSSAPI")),
+            _ => return None,
+        };
+        let begun = match std::mem::replace(&mut self.security, Security::Clear) {
+            Security::Agreeing(Agreeing::Kerberos(accepting)) if begun => Some(accepting),
+            _ => None,
+        };
+        Some(match by_kerberos(acceptor, begun, token) {
+            Agreed::More(accepting, said) => {
+                self.security = Security::Agreeing(Agreeing::Kerberos(accepting));
+                Step::say(335, said)
+            }
+            Agreed::Done(context, said) => {
+                self.security = Security::Agreed(Secured::Kerberos(context.into()));
+                Step::say(235, said)
+            }
+            Agreed::Failed(why) => {
+                self.failures += 1;
+                let refusal = Reply::new(535, why);
+                if self.failures >= self.rules.attempts { Step::Close(refusal) } else { Step::Say(refusal) }
+            }
+        })
+    }
+
     pub(super) fn pbsz(&self, bytes: u64) -> Step {
         match &self.security {
+            #[cfg(feature = "kerberos")]
+            Security::On(Secured::Kerberos(_), _) => {
+                use crate::data::kerberos::{MAX_MESSAGE, MIN_MESSAGE};
+                match bytes {
+                    _ if bytes < MIN_MESSAGE as u64 => {
+                        Step::say(501, format!("at least {MIN_MESSAGE} bytes were expected"))
+                    }
+                    _ => Step::say(200, format!("PBSZ={}", bytes.min(MAX_MESSAGE as u64))),
+                }
+            }
             Security::On(..) => Step::say(200, format!("PBSZ={bytes}")),
             // TLS has blocks of its own (RFC 4217, section 8).
             Security::Tls => Step::say(200, "PBSZ=0"),
@@ -194,8 +267,8 @@ impl Session {
             Dcau::Own => DataAuth::Own,
             Dcau::Subject(subject) => DataAuth::Subject(subject),
         };
-        if self.identity().is_none() && auth != DataAuth::None {
-            return Step::say(503, "AUTH has to come first");
+        if self.subject().is_none() && auth != DataAuth::None {
+            return Step::say(503, "AUTH has to come first, and by certificates");
         }
         if self.data_auth != auth {
             self.aim_at_nothing();
@@ -218,14 +291,19 @@ impl Session {
     /// What DCAU and PROT ask for.
     fn asked_guard(&self) -> Result<Option<Guard>, Step> {
         let protected = match (&self.security, &self.rules.tls) {
-            (Security::On(protected, _), _) => protected,
+            (Security::On(Secured::Grid(protected), _), _) => protected,
+            #[cfg(feature = "kerberos")]
+            (Security::On(Secured::Kerberos(context), _), _) => {
+                let (context, private) = (context.clone(), self.protection == Protection::Private);
+                let guard = Guard::Kerberos { context, private };
+                return Ok((self.protection != Protection::Clear).then_some(guard));
+            }
             (Security::Tls, Some(shown)) if self.protection == Protection::Private => {
                 return Ok(Some(Guard::TlsServer(shown.data.clone())));
             }
             _ => return Ok(None),
         };
-        let identity = self.identity().unwrap_or_default();
-        let Some(peer) = self.data_auth.expect(identity) else {
+        let Some(peer) = self.data_auth.expect(&self.subject().unwrap_or_default()) else {
             return match self.protection {
                 Protection::Clear => Ok(None),
                 _ => Err(Step::say(536, "data can be protected only if data connections are authenticated (DCAU)")),

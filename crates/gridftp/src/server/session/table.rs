@@ -107,9 +107,11 @@ pub(super) const SECURE: &[Entry] = &[
     entry("PROT", "C|S|P", Nothing, Is("PROT")),
 ];
 
+/// Those of GSSAPI.
+pub(super) const TOKENS: &[Entry] = &[entry("ADAT", "token", Nothing, No)];
+
 /// Those that are for clients with certificates.
-pub(super) const GSI: &[Entry] =
-    &[entry("ADAT", "token", Nothing, No), entry("DCAU", "N|A|S subject", Nothing, Is("DCAU"))];
+pub(super) const GSI: &[Entry] = &[entry("DCAU", "N|A|S subject", Nothing, Is("DCAU"))];
 
 /// Features that are no command. XDRAFTS is this server's own: what is stored has no name before it is complete, and what REST
 /// says is there of it is refused if it is not.

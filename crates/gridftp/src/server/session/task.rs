@@ -26,7 +26,7 @@ pub(crate) struct Account {
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Look whether this is the user's password; or, where the client has proved to be `identity`, whether that one may be he.
-    Login { user: String, password: Secret, identity: Option<String> },
+    Login { user: String, password: Secret, identity: Option<Identity> },
     /// Listen for data connections, and answer in this form.
     Listen { answer: Listening, generation: u64, third_party: bool, settings: Settings, guard: Option<Guard> },
     /// Have the data nodes listen.
@@ -119,6 +119,16 @@ pub(crate) struct Transfer {
     pub(crate) user: String,
     pub(crate) third_party: bool,
     pub(crate) guard: Option<Guard>,
+}
+
+/// Who a client has proved to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// The subject of a certificate.
+    Certificate(String),
+    /// A principal of Kerberos.
+    #[cfg(feature = "kerberos")]
+    Principal(String),
 }
 
 /// What goes over the data channel.

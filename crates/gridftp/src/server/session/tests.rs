@@ -28,6 +28,8 @@ fn session() -> Session {
         node: None,
         buffer: 1 << 20,
         gsi: None,
+        #[cfg(feature = "kerberos")]
+        kerberos: None,
         tls: None,
         clear_passwords: true,
     };

@@ -77,7 +77,11 @@ impl Node {
             Some(Guard::Gsi { endpoint, peer: Expect::Subject(subject), protection }) => {
                 format!("{}\n{subject}\n{}", protection.argument(), endpoint.credential.to_pem().as_str())
             }
-            Some(_) => return Err(self.no("data on stripes cannot be protected by TLS; PROT C is possible")),
+            Some(_) => {
+                return Err(
+                    self.no("data on stripes is protected by certificates (DCAU) or not at all; PROT C is possible")
+                );
+            }
         };
         let sealed = self.secret.seal(&self.talk, self.lent, &text);
         self.lent += 1;

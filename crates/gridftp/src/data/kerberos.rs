@@ -1,0 +1,116 @@
+//! Data connections under Kerberos: `PROT S` and `PROT P` as RFC 2228, section 8.2, has them: each message with its length before it, four
+//! bytes, the most significant first. An empty message is the end.
+//!
+//! curl ends what it puts by the connection alone. So an end between two messages is taken, as it is in clear; who announces the size
+//! (`ALLO`) has it looked at.
+
+use super::error::Error;
+use phoebus_krb5::{Context, Failure};
+use phoebus_net::Stream;
+use std::io;
+use std::sync::Arc;
+
+/// How much goes into a message: less than any client says that it takes (`PBSZ`).
+const SEAL: usize = 32 << 10;
+
+/// The longest message that is taken.
+pub(crate) const MAX_MESSAGE: usize = 1 << 20;
+
+/// The least that clients have to take: a message of [`SEAL`] with what protects it.
+pub(crate) const MIN_MESSAGE: usize = 64 << 10;
+
+/// How much is read at once.
+const READ: usize = 64 << 10;
+
+/// The protection of one connection.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    context: Arc<Context>,
+    private: bool,
+    /// What has come and was not opened.
+    come: Vec<u8>,
+    /// What was opened and not read, from `read` on.
+    plain: Vec<u8>,
+    read: usize,
+    ended: bool,
+}
+
+impl Tokens {
+    pub(super) fn new(context: Arc<Context>, private: bool) -> Self {
+        Self { context, private, come: Vec::new(), plain: Vec::new(), read: 0, ended: false }
+    }
+
+    /// Reads what the other end has sent; 0 at the end. Cancel safe.
+    pub(super) async fn read(&mut self, stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let there = self.plain.len() - self.read;
+            if there > 0 {
+                let len = there.min(room.len());
+                room[..len].copy_from_slice(&self.plain[self.read..self.read + len]);
+                self.read += len;
+                return Ok(len);
+            }
+            if self.ended {
+                return Ok(0);
+            }
+            if self.open()? {
+                continue;
+            }
+            let mut more = [0; READ];
+            let len = match stream.try_read(&mut more) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    stream.readable().await?;
+                    continue;
+                }
+                other => other?,
+            };
+            if len == 0 {
+                // An end amid a message is no end.
+                return if self.come.is_empty() { Ok(0) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+            }
+            self.come.extend_from_slice(&more[..len]);
+        }
+    }
+
+    /// Opens a message of which all has come, if there is one.
+    fn open(&mut self) -> io::Result<bool> {
+        let Some((length, rest)) = self.come.split_first_chunk::<4>() else { return Ok(false) };
+        let length = u32::from_be_bytes(*length) as usize;
+        if length > MAX_MESSAGE {
+            return Err(wrong(&format!("a message of {length} bytes came, and at most {MAX_MESSAGE} are taken")));
+        }
+        let Some(message) = rest.get(..length) else { return Ok(false) };
+        let opened = self.context.unwrap(message).map_err(|failure| wrong(&failure.to_string()))?;
+        if self.private && !opened.private {
+            return Err(wrong("a message came that is not encrypted, and PROT P was agreed on"));
+        }
+        self.come.drain(..4 + length);
+        self.ended = opened.bytes.is_empty();
+        (self.plain, self.read) = (opened.bytes, 0);
+        Ok(true)
+    }
+
+    /// Whether there may be something to read without waiting for the connection.
+    pub(super) fn is_ready(&self) -> bool {
+        self.plain.len() > self.read || !self.come.is_empty() || self.ended
+    }
+
+    /// As `bytes` go over the connection, some at a time; what is left is given back. None at all are the end.
+    pub(super) fn seal<'a>(&self, bytes: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], Error> {
+        let (now, later) = bytes.split_at(bytes.len().min(SEAL));
+        let message = self.context.wrap(now, self.private).map_err(|failure| sealing(&failure))?;
+        let length = u32::try_from(message.len()).map_err(|_| Error::Endless)?;
+        out.clear();
+        out.extend_from_slice(&length.to_be_bytes());
+        out.extend_from_slice(&message);
+        Ok(later)
+    }
+}
+
+fn wrong(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
+}
+
+fn sealing(failure: &Failure) -> Error {
+    Error::Broken(io::Error::other(failure.to_string()))
+}

@@ -1,0 +1,124 @@
+//! What `AUTH GSSAPI` comes to: certificates (GSI) or tickets (Kerberos). Tokens tell which it is: those of GSI are records of TLS, those of
+//! Kerberos are framed as GSS-API has it (RFC 2743, section 3.1).
+
+use super::task::Identity;
+use phoebus_gsi::control::{Level, Protected, ServerLogin};
+#[cfg(feature = "kerberos")]
+use {
+    base64::Engine,
+    base64::engine::general_purpose::STANDARD,
+    phoebus_krb5::{Accepting, Acceptor, Context, Step as Next},
+    std::sync::Arc,
+};
+
+/// What a token that is framed as GSS-API has it begins with.
+#[cfg(feature = "kerberos")]
+const FRAMED: u8 = 0x60;
+
+/// The most bytes of a token: tickets with what Windows says of groups have some tens of kilobytes.
+#[cfg(feature = "kerberos")]
+const MAX_TOKEN: usize = 64 << 10;
+
+/// Two ends that are about to agree.
+pub(super) enum Agreeing {
+    /// Nothing has come but that they are to.
+    Asked,
+    Grid(ServerLogin),
+    #[cfg(feature = "kerberos")]
+    Kerberos(Accepting),
+}
+
+/// Two ends that have agreed.
+pub(super) enum Secured {
+    Grid(Protected),
+    #[cfg(feature = "kerberos")]
+    Kerberos(Arc<Context>),
+}
+
+impl Secured {
+    /// Who the client has proved to be.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        match self {
+            Self::Grid(protected) => {
+                protected.context().peer().map(|peer| Identity::Certificate(peer.identity().to_owned()))
+            }
+            #[cfg(feature = "kerberos")]
+            Self::Kerberos(context) => Some(Identity::Principal(context.principal().to_owned())),
+        }
+    }
+
+    /// What is in a command that has come, and how it was protected; none, if it was not.
+    pub(super) fn open(&mut self, verb: &str, token: &str) -> Result<Option<(Vec<u8>, Level)>, String> {
+        match self {
+            Self::Grid(protected) => {
+                let opened = protected.open_command(verb, token).map_err(|error| error.to_string())?;
+                Ok(opened.map(|(line, level)| (line.into_bytes(), level)))
+            }
+            #[cfg(feature = "kerberos")]
+            Self::Kerberos(context) => {
+                let Some(level) = Level::of_verb(verb) else { return Ok(None) };
+                let opened = context.unwrap(&decode(token)?).map_err(|error| error.to_string())?;
+                if level != Level::Integrity && !opened.private {
+                    return Err(format!("{verb} was expected to be encrypted"));
+                }
+                let mut line = opened.bytes;
+                while line.last().is_some_and(|last| matches!(last, b'\r' | b'\n' | 0)) {
+                    line.pop();
+                }
+                Ok(Some((line, level)))
+            }
+        }
+    }
+
+    /// An answer under protection, without the end of its line.
+    pub(super) fn seal(&mut self, level: Level, reply: &[u8]) -> Result<String, String> {
+        match self {
+            Self::Grid(protected) => {
+                protected.reply(level, &String::from_utf8_lossy(reply)).map_err(|error| error.to_string())
+            }
+            #[cfg(feature = "kerberos")]
+            Self::Kerberos(context) => {
+                let sealed = context.wrap(reply, level != Level::Integrity).map_err(|error| error.to_string())?;
+                Ok(format!("{} {}", level.code(), STANDARD.encode(sealed)))
+            }
+        }
+    }
+}
+
+/// What a token of Kerberos came to, and the line that answers it.
+#[cfg(feature = "kerberos")]
+pub(super) enum Agreed {
+    More(Accepting, String),
+    Done(Context, String),
+    Failed(String),
+}
+
+/// Whether a token is Kerberos's.
+#[cfg(feature = "kerberos")]
+pub(super) fn is_framed(token: &str) -> bool {
+    decode(token).is_ok_and(|token| token.first() == Some(&FRAMED))
+}
+
+/// Takes a token of Kerberos.
+#[cfg(feature = "kerberos")]
+pub(super) fn by_kerberos(acceptor: &Acceptor, begun: Option<Accepting>, token: &str) -> Agreed {
+    let token = match decode(token) {
+        Ok(token) => token,
+        Err(why) => return Agreed::Failed(why),
+    };
+    let adat = |token: Vec<u8>| format!("ADAT={}", STANDARD.encode(token));
+    match begun.unwrap_or_else(|| acceptor.begin()).step(&token) {
+        Ok(Next::Continue(accepting, token)) => Agreed::More(accepting, adat(token)),
+        Ok(Next::Done(context, token)) if token.is_empty() => Agreed::Done(context, "agreed by Kerberos".to_owned()),
+        Ok(Next::Done(context, token)) => Agreed::Done(context, adat(token)),
+        Err(failure) => Agreed::Failed(failure.to_string()),
+    }
+}
+
+#[cfg(feature = "kerberos")]
+fn decode(token: &str) -> Result<Vec<u8>, String> {
+    if token.len() > MAX_TOKEN / 3 * 4 + 4 {
+        return Err(format!("a token of at most {MAX_TOKEN} bytes was expected"));
+    }
+    STANDARD.decode(token.trim()).map_err(|_| "the token is not base64".to_owned())
+}

@@ -1,0 +1,156 @@
+//! Kerberos 5 at the end that is logged in to (RFC 4121, RFC 2743), by the system's library, MIT's `libgssapi_krb5`: tickets are
+//! looked at, and what follows is protected, by the code that all of Kerberos uses, with its configuration and its keytabs.
+//!
+//! - [`Acceptor`]: whose tickets are taken: those for a principal of a keytab.
+//! - [`Accepting`]: tokens of one client in and out, until [`Context`] is there.
+//! - [`Context`]: who the client is, and messages under protection.
+//!
+//! `sys` is the library as its header has it (`gssapi/gssapi.h`, RFC 2744); nothing else knows of it.
+
+mod sys;
+
+use std::ffi::CString;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Why the library does not do what it was asked for, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {why}")]
+pub struct Failure {
+    what: &'static str,
+    why: String,
+}
+
+impl Failure {
+    fn new(what: &'static str, why: impl Into<String>) -> Self {
+        Self { what, why: why.into() }
+    }
+}
+
+/// Whose tickets are taken. Clones are the same.
+#[derive(Clone)]
+pub struct Acceptor(Arc<sys::Credential>);
+
+impl Acceptor {
+    /// One that takes tickets for any principal of the keytab in this file.
+    ///
+    /// # Errors
+    /// [`Failure`]: the keytab is not there, cannot be read, or has no key.
+    pub fn of_keytab(path: &Path) -> Result<Self, Failure> {
+        let name = [b"FILE:", path.as_os_str().as_bytes()].concat();
+        let name = CString::new(name).map_err(|_| Failure::new("the keytab", "no file has such a name"))?;
+        sys::Credential::of_keytab(&name).map(|credential| Self(Arc::new(credential)))
+    }
+
+    /// For one client, of which nothing has come yet.
+    pub fn begin(&self) -> Accepting {
+        Accepting { acceptor: self.clone(), context: sys::Context::none() }
+    }
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Acceptor")
+    }
+}
+
+/// A context that is being made.
+pub struct Accepting {
+    acceptor: Acceptor,
+    context: sys::Context,
+}
+
+impl fmt::Debug for Accepting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Accepting")
+    }
+}
+
+/// What a token came to.
+#[derive(Debug)]
+pub enum Step {
+    /// This goes to the client, and another token is to come.
+    Continue(Accepting, Vec<u8>),
+    /// The ends know each other; this goes to the client, if it is not empty.
+    Done(Context, Vec<u8>),
+}
+
+impl Accepting {
+    /// Takes a token of the client's. It may wait for the disk: the library notes tickets, so that none is taken twice.
+    ///
+    /// # Errors
+    /// [`Failure`]: the client does not prove who it is, or by something else than Kerberos.
+    pub fn step(mut self, token: &[u8]) -> Result<Step, Failure> {
+        let accepted = self.context.accept(&self.acceptor.0, token)?;
+        let Some(name) = accepted.client else { return Ok(Step::Continue(self, accepted.token)) };
+        if !accepted.is_krb5 {
+            return Err(Failure::new("the client", "it proves who it is by another mechanism than Kerberos"));
+        }
+        let context = Context { principal: name, context: Mutex::new(self.context) };
+        Ok(Step::Done(context, accepted.token))
+    }
+}
+
+/// Two ends that know each other.
+pub struct Context {
+    principal: String,
+    context: Mutex<sys::Context>,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context({})", self.principal)
+    }
+}
+
+/// A message that has come.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// What it says.
+    pub bytes: Vec<u8>,
+    /// Whether nobody else could read it.
+    pub private: bool,
+}
+
+impl Context {
+    /// Who the client is, as `name@REALM`.
+    pub fn principal(&self) -> &str {
+        &self.principal
+    }
+
+    /// `bytes` as they go to the client: nobody can alter them, and, if they are to be `private`, read them.
+    ///
+    /// # Errors
+    /// [`Failure`]; also where the library cannot keep them private.
+    pub fn wrap(&self, bytes: &[u8], private: bool) -> Result<Vec<u8>, Failure> {
+        let context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
+        let (wrapped, is_private) = context.wrap(bytes, private)?;
+        if private && !is_private {
+            return Err(Failure::new("the message", "it cannot be kept private"));
+        }
+        Ok(wrapped)
+    }
+
+    /// What the client said in a message, which nobody has altered or sent twice.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn unwrap(&self, token: &[u8]) -> Result<Opened, Failure> {
+        let context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
+        context.unwrap(token).map(|(bytes, private)| Opened { bytes, private })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keytab_that_is_not_there_is_named_by_the_library() {
+        let error = Acceptor::of_keytab(Path::new("/nonexistent/keytab")).unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/keytab"), "{error}");
+    }
+}

@@ -1,0 +1,321 @@
+//! `gssapi/gssapi.h` and `gssapi_ext.h`: what is used of them, and who frees what.
+#![allow(unsafe_code, reason = "calls of a C library")]
+
+use super::Failure;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::slice;
+
+#[repr(C)]
+struct RawBuffer {
+    length: usize,
+    value: *mut c_void,
+}
+
+#[repr(C)]
+struct Oid {
+    length: u32,
+    elements: *mut c_void,
+}
+
+#[repr(C)]
+struct Element {
+    key: *const c_char,
+    value: *const c_char,
+}
+
+#[repr(C)]
+struct Store {
+    count: u32,
+    elements: *mut Element,
+}
+
+/// What the library gives out without saying what is in it.
+type Opaque = *mut c_void;
+
+#[link(name = "gssapi_krb5")]
+unsafe extern "C" {
+    fn gss_acquire_cred_from(
+        minor: *mut u32,
+        name: Opaque,
+        time: u32,
+        mechanisms: Opaque,
+        usage: c_int,
+        store: *const Store,
+        credential: *mut Opaque,
+        actual: *mut Opaque,
+        left: *mut u32,
+    ) -> u32;
+    fn gss_accept_sec_context(
+        minor: *mut u32,
+        context: *mut Opaque,
+        credential: Opaque,
+        token: *mut RawBuffer,
+        bindings: *mut c_void,
+        client: *mut Opaque,
+        mechanism: *mut *mut Oid,
+        out: *mut RawBuffer,
+        flags: *mut u32,
+        left: *mut u32,
+        delegated: *mut Opaque,
+    ) -> u32;
+    fn gss_display_name(minor: *mut u32, name: Opaque, out: *mut RawBuffer, sort: *mut *mut Oid) -> u32;
+    fn gss_display_status(
+        minor: *mut u32,
+        status: u32,
+        sort: c_int,
+        mechanism: *mut Oid,
+        more: *mut u32,
+        out: *mut RawBuffer,
+    ) -> u32;
+    fn gss_wrap(
+        minor: *mut u32,
+        context: Opaque,
+        private: c_int,
+        quality: u32,
+        bytes: *mut RawBuffer,
+        is_private: *mut c_int,
+        out: *mut RawBuffer,
+    ) -> u32;
+    fn gss_unwrap(
+        minor: *mut u32,
+        context: Opaque,
+        token: *mut RawBuffer,
+        out: *mut RawBuffer,
+        is_private: *mut c_int,
+        quality: *mut u32,
+    ) -> u32;
+    fn gss_release_buffer(minor: *mut u32, buffer: *mut RawBuffer) -> u32;
+    fn gss_release_name(minor: *mut u32, name: *mut Opaque) -> u32;
+    fn gss_release_cred(minor: *mut u32, credential: *mut Opaque) -> u32;
+    fn gss_delete_sec_context(minor: *mut u32, context: *mut Opaque, out: *mut RawBuffer) -> u32;
+}
+
+/// `GSS_C_ACCEPT`.
+const ACCEPT: c_int = 2;
+/// `GSS_C_INDEFINITE`.
+const INDEFINITE: u32 = u32::MAX;
+/// `GSS_C_GSS_CODE` and `GSS_C_MECH_CODE`.
+const MAJOR: c_int = 1;
+const MINOR: c_int = 2;
+/// Errors are in the upper half of a status (`GSS_ERROR`).
+const ERRORS: u32 = 0xffff_0000;
+/// `GSS_S_CONTINUE_NEEDED`.
+const CONTINUE: u32 = 1;
+/// `GSS_S_DUPLICATE_TOKEN` and `GSS_S_OLD_TOKEN`: it came before, or nobody can tell whether it did.
+const REPLAYED: u32 = 2 | 4;
+/// The most lines that are read of what the library says of a status.
+const LINES: usize = 8;
+/// Kerberos 5 (RFC 4121): 1.2.840.113554.1.2.2.
+const KRB5: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x12, 0x01, 0x02, 0x02];
+
+/// Bytes that the library has allocated, which go back to it.
+struct Buffer(RawBuffer);
+
+impl Buffer {
+    fn empty() -> Self {
+        Self(RawBuffer { length: 0, value: ptr::null_mut() })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.0.length == 0 || self.0.value.is_null() {
+            return &[];
+        }
+        // SAFETY: the library says that so many bytes are there, and they are until they are released.
+        unsafe { slice::from_raw_parts(self.0.value.cast(), self.0.length) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut minor = 0;
+        // SAFETY: it is the library's, or empty, and nobody uses it any more.
+        unsafe { gss_release_buffer(&mut minor, &mut self.0) };
+    }
+}
+
+/// Bytes that are lent to the library, which only reads them.
+fn lent(bytes: &[u8]) -> RawBuffer {
+    RawBuffer { length: bytes.len(), value: bytes.as_ptr().cast_mut().cast() }
+}
+
+/// Who somebody is, as the library has it.
+struct Name(Opaque);
+
+impl Name {
+    fn text(&self) -> Result<String, Failure> {
+        let (mut minor, mut out) = (0, Buffer::empty());
+        // SAFETY: the name is one that the library gave; the sort is not asked for.
+        let major = unsafe { gss_display_name(&mut minor, self.0, &mut out.0, ptr::null_mut()) };
+        check("the client's name", major, minor)?;
+        String::from_utf8(out.bytes().to_vec()).map_err(|_| Failure::new("the client's name", "it is not UTF-8"))
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let mut minor = 0;
+        // SAFETY: the name is one that the library gave, or none, and nobody uses it any more.
+        unsafe { gss_release_name(&mut minor, &mut self.0) };
+    }
+}
+
+/// What this end proves who it is by.
+pub(super) struct Credential(Opaque);
+
+// SAFETY: the library's credentials may be used by any thread, and by several at once: they are only read, under its own locks.
+unsafe impl Send for Credential {}
+// SAFETY: as above.
+unsafe impl Sync for Credential {}
+
+impl Credential {
+    /// All keys of a keytab, which is named as Kerberos does.
+    pub(super) fn of_keytab(keytab: &CStr) -> Result<Self, Failure> {
+        let mut element = Element { key: c"keytab".as_ptr(), value: keytab.as_ptr() };
+        let store = Store { count: 1, elements: &mut element };
+        let (mut minor, mut credential) = (0, ptr::null_mut());
+        // SAFETY: the store and what it points to live until the call has ended; any name and mechanism will do, and what is not
+        // asked for may be null.
+        let major = unsafe {
+            gss_acquire_cred_from(
+                &mut minor,
+                ptr::null_mut(),
+                INDEFINITE,
+                ptr::null_mut(),
+                ACCEPT,
+                &store,
+                &mut credential,
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+        let credential = Self(credential);
+        check("the keytab", major, minor).map(|()| credential)
+    }
+}
+
+impl Drop for Credential {
+    fn drop(&mut self) {
+        let mut minor = 0;
+        // SAFETY: the credential is one that the library gave, or none, and nobody uses it any more.
+        unsafe { gss_release_cred(&mut minor, &mut self.0) };
+    }
+}
+
+/// A context, or what there is of it.
+pub(super) struct Context(Opaque);
+
+// SAFETY: the library's contexts may be used by any thread, one at a time.
+unsafe impl Send for Context {}
+
+/// What became of a token.
+pub(super) struct Accepted {
+    /// Who the client is, once the context is there.
+    pub(super) client: Option<String>,
+    /// Whether Kerberos says so.
+    pub(super) is_krb5: bool,
+    /// What the client is to be told.
+    pub(super) token: Vec<u8>,
+}
+
+impl Context {
+    pub(super) fn none() -> Self {
+        Self(ptr::null_mut())
+    }
+
+    /// Takes a token. After an error the context is of no further use.
+    pub(super) fn accept(&mut self, credential: &Credential, token: &[u8]) -> Result<Accepted, Failure> {
+        let (mut minor, mut client, mut mechanism) = (0, Name(ptr::null_mut()), ptr::null_mut::<Oid>());
+        let (mut token, mut out) = (lent(token), Buffer::empty());
+        // SAFETY: the context is none or the library's; the token is only read; addresses are not bound to it, since translators
+        // change them; what is given out is taken by those who release it, and the mechanism is the library's own for ever.
+        let major = unsafe {
+            gss_accept_sec_context(
+                &mut minor,
+                &mut self.0,
+                credential.0,
+                &mut token,
+                ptr::null_mut(),
+                &mut client.0,
+                &mut mechanism,
+                &mut out.0,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+        check("the ticket", major, minor)?;
+        let done = major & CONTINUE == 0;
+        let client = if done { Some(client.text()?) } else { None };
+        // SAFETY: where it is one, it is an object identifier of the library's, which lives as long as the process.
+        let is_krb5 = unsafe { mechanism.as_ref() }.is_some_and(|oid| {
+            let elements = oid.elements.cast::<u8>();
+            // SAFETY: the library says that so many bytes are there.
+            !elements.is_null() && unsafe { slice::from_raw_parts(elements, oid.length as usize) } == KRB5
+        });
+        Ok(Accepted { client, is_krb5, token: out.bytes().to_vec() })
+    }
+
+    /// A message, and whether nobody else can read it.
+    pub(super) fn wrap(&self, bytes: &[u8], private: bool) -> Result<(Vec<u8>, bool), Failure> {
+        let (mut minor, mut is_private, mut out) = (0, 0, Buffer::empty());
+        let mut bytes = lent(bytes);
+        // SAFETY: the context is there; the bytes are only read.
+        let major =
+            unsafe { gss_wrap(&mut minor, self.0, c_int::from(private), 0, &mut bytes, &mut is_private, &mut out.0) };
+        check("the message", major, minor)?;
+        Ok((out.bytes().to_vec(), is_private != 0))
+    }
+
+    /// What a message says, and whether nobody else could read it.
+    pub(super) fn unwrap(&self, token: &[u8]) -> Result<(Vec<u8>, bool), Failure> {
+        let (mut minor, mut is_private, mut out) = (0, 0, Buffer::empty());
+        let mut token = lent(token);
+        // SAFETY: the context is there; the token is only read; its quality is not asked for.
+        let major = unsafe { gss_unwrap(&mut minor, self.0, &mut token, &mut out.0, &mut is_private, ptr::null_mut()) };
+        check("the message", major, minor)?;
+        if major & REPLAYED != 0 {
+            return Err(Failure::new("the message", "it came before"));
+        }
+        Ok((out.bytes().to_vec(), is_private != 0))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let mut minor = 0;
+        // SAFETY: the context is one that the library gave, or none, and nobody uses it any more.
+        unsafe { gss_delete_sec_context(&mut minor, &mut self.0, ptr::null_mut()) };
+    }
+}
+
+/// Whether a call has done what it was to do.
+fn check(what: &'static str, major: u32, minor: u32) -> Result<(), Failure> {
+    if major & ERRORS == 0 {
+        return Ok(());
+    }
+    let mut said = words(major, MAJOR);
+    said.extend(words(minor, MINOR));
+    Err(Failure::new(what, said.join("; ")))
+}
+
+/// What the library says of a status, without what could harm a line.
+fn words(status: u32, sort: c_int) -> Vec<String> {
+    let (mut lines, mut more) = (Vec::new(), 0);
+    for _ in 0..LINES {
+        let (mut minor, mut out) = (0, Buffer::empty());
+        // SAFETY: all are places for what is given out; the mechanism is the usual one.
+        let major = unsafe { gss_display_status(&mut minor, status, sort, ptr::null_mut(), &mut more, &mut out.0) };
+        if major & ERRORS != 0 {
+            break;
+        }
+        let line = String::from_utf8_lossy(out.bytes()).replace(char::is_control, " ");
+        if !line.is_empty() {
+            lines.push(line);
+        }
+        if more == 0 {
+            break;
+        }
+    }
+    lines
+}
