@@ -45,7 +45,7 @@ impl Realm {
         let dir = tempfile::tempdir().unwrap();
         // The KDC does not say which port it got, so that it is told one that was free a moment ago.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let at = dir.path().display();
+        let at = dir.path().display().to_string();
         let krb5 = format!(
             "[libdefaults]\ndefault_realm = PHOEBUS.TEST\ndns_lookup_kdc = false\ndns_lookup_realm = false\nrdns = false\n\
              dns_canonicalize_hostname = false\nudp_preference_limit = 1\n\
@@ -150,7 +150,7 @@ fn curl_logs_in_by_a_ticket_and_moves_files_under_its_protection() {
             assert!(!refused.status.success() && refused.stdout.is_empty(), "{tickets} as {user}: {refused:?}");
         }
         assert_eq!(serve.hidden(), Vec::<String>::new());
-        works("curl", "phoebus serve", "Kerberos", "get put");
+        works("curl", "phoebus serve", "Kerberos", "get put safe private");
     });
 }
 

@@ -296,7 +296,7 @@ fn a_node_works_for_nobody_else() {
 f = ftplib.FTP(timeout=30); f.connect(host, port)
 for line in 'USER anonymous', 'XSEND 0 1 1 0 1 1 /x', 'XRECV 0 1 /x', 'XLEND 00', 'RETR x': refused(f, line, '530')
 refused(f, 'XNODE zz 127.0.0.1 00', '501')
-r = f.sendcmd('XNODE %s 127.0.0.1 %s' % (b'anonymous'.hex(), '00' * 32)); assert r.startswith('334'), r
+r = f.sendcmd('XNODE %s 127.0.0.1 %s sha256-%s' % (b'anonymous'.hex(), '00' * 32, '00' * 32)); assert r.startswith('334'), r
 refused(f, 'XPROVE ' + r.split()[-1], '530')
 try: f.sendcmd('NOOP'); raise SystemExit('it goes on')
 except (EOFError, OSError): pass
@@ -320,4 +320,92 @@ except (EOFError, OSError): pass
     let script = "f = login(); f.voidcmd('TYPE I'); f.voidcmd('MODE E'); f.voidcmd('SPAS'); r = refused(f, 'STOR x', '550', '451'); assert 'data node' in r, r\n";
     ok(&python(&elsewhere, script));
     assert_eq!(elsewhere.hidden(), Vec::<String>::new());
+}
+
+/// What is between a front end and its node, and hears all of it; `alter` is put in the place of what the front end says first.
+fn eavesdrop(node: u16, alter: bool) -> (u16, std::sync::Arc<std::sync::Mutex<Vec<u8>>>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let heard = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let all = heard.clone();
+    std::thread::spawn(move || {
+        for front in listener.incoming() {
+            let (front, node) = (front.unwrap(), std::net::TcpStream::connect(("127.0.0.1", node)).unwrap());
+            for (mut from, mut to) in [(front.try_clone().unwrap(), node.try_clone().unwrap()), (node, front)] {
+                let all = all.clone();
+                std::thread::spawn(move || {
+                    let mut room = [0; 65536];
+                    while let Ok(len @ 1..) = from.read(&mut room) {
+                        all.lock().unwrap().extend_from_slice(&room[..len]);
+                        let text = String::from_utf8_lossy(&room[..len]).into_owned();
+                        let own = format!("sha256-{}", "0".repeat(64));
+                        let said = match text.find("sha256-").filter(|_| alter) {
+                            Some(at) => text.replace(&text[at..at + 71], &own).into_bytes(),
+                            None => room[..len].to_vec(),
+                        };
+                        if to.write_all(&said).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        }
+    });
+    (port, heard)
+}
+
+#[test]
+fn nobody_between_front_end_and_node_hears_or_alters_what_they_say() {
+    let site = Site::new(|_| {});
+    fs::write(site.path("data"), bytes(100_000)).unwrap();
+    let front = |node: u16| {
+        Serve::with(|config| {
+            config.anonymous.as_mut().unwrap().root = site.path("");
+            config.stripes.nodes = vec![format!("127.0.0.1:{node}")];
+            config.stripes.secret = Some(secret(site.dir.path(), &"s".repeat(64)));
+        })
+    };
+    let (port, heard) = eavesdrop(site.nodes[0].port(), false);
+    let script = "f = login(); f.voidcmd('TYPE I'); f.voidcmd('MODE E'); f.voidcmd('SPAS')\n";
+    ok(&python(&front(port), script));
+    let heard = String::from_utf8_lossy(&heard.lock().unwrap()).into_owned();
+    assert!(heard.contains("XNODE") && heard.contains("XPROVE"), "{heard}");
+    assert!(!heard.contains("XBEGIN") && !heard.contains("MODE E") && !heard.contains("PASV"), "{heard}");
+    let (port, _) = eavesdrop(site.nodes[0].port(), true);
+    let script = "f = login(); f.voidcmd('TYPE I'); f.voidcmd('MODE E'); refused(f, 'SPAS', '425', '426', '530')\n";
+    ok(&python(&front(port), script));
+}
+
+#[test]
+fn data_of_nodes_goes_under_tls_where_the_client_asks_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = "openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 30 -subj /CN=localhost -keyout key -out cert 2>&1; chmod 600 key";
+    ok(&run(Command::new("sh").args(["-eu", "-c", certificate]).current_dir(dir.path())));
+    let site = Site::new(|config| {
+        let (certificate, key) = (dir.path().join("cert"), dir.path().join("key"));
+        config.tls = Some(phoebus_gridftp::server::config::Tls { certificate, key, required: false });
+    });
+    let content = bytes(3_000_001);
+    fs::write(site.front.local().join("data"), &content).unwrap();
+    let script = r#"
+import ssl
+data = open(os.path.join(dir, 'data'), 'rb').read()
+context = ssl.create_default_context(); context.check_hostname = False; context.verify_mode = ssl.CERT_NONE
+f = ftplib.FTP_TLS(context=context, timeout=30); f.connect(host, port); f.login(); f.prot_p(); f.voidcmd('TYPE I'); f.voidcmd('MODE E')
+at = passive(f); assert len(set(at)) == 2, at
+f.voidcmd('ALLO %d' % len(data)); begin(f, 'STOR x'); s = [context.wrap_socket(socket.create_connection(a)) for a in at]
+for i, o in enumerate(range(0, len(data), 100000)): block(s[i % 2], 0, o, data[o:o + 100000])
+for one in s: end(one, EOF | EOD, 1)
+r = final(f); assert r.startswith('226'), r
+# What comes in clear is not taken.
+f.voidcmd('MODE S'); f.voidcmd('MODE E'); at = passive(f); begin(f, 'STOR y'); s = [socket.create_connection(a) for a in at]
+try:
+    for one in s: block(one, 0, 0, b'abc'); end(one, EOF | EOD, 1)
+except OSError: pass
+r = final(f); assert r.startswith('426'), r
+"#;
+    ok(&extended(&site, script));
+    assert!(fs::read(site.path("x")).unwrap() == content && !site.path("y").exists());
 }

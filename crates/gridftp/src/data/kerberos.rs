@@ -1,4 +1,4 @@
-//! Data connections under Kerberos: `PROT S` and `PROT P` as RFC 2228, section 8.2, has them: each message with its length before it, four
+//! Data connections under Kerberos: `PROT S` and `PROT P` as RFC 2228, section 6, has them: each message with its length before it, four
 //! bytes, the most significant first. An empty message is the end.
 //!
 //! curl ends what it puts by the connection alone. So an end between two messages is taken, as it is in clear; who announces the size

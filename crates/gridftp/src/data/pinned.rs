@@ -23,6 +23,7 @@ use phoebus_net::{Error as NetError, Profile, Stream};
 use phoebus_proto::gridftp::pin::Pin;
 use phoebus_proto::units::Span;
 use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ServerConfig};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,14 +84,20 @@ impl Pinned {
         Self(Credentials::pinned(&own.0, peer.0))
     }
 
+    /// What this end needs as TLS's client, to speak `protocol`.
+    pub(crate) fn client(&self, protocol: &[u8]) -> Arc<ClientConfig> {
+        self.0.client_config(&[protocol])
+    }
+
+    /// The same as TLS's server.
+    pub(crate) fn server(&self, protocol: &[u8]) -> Arc<ServerConfig> {
+        self.0.server_config(&[protocol])
+    }
+
     pub(super) async fn up(&self, stream: &Stream, connected: bool, patience: Duration) -> Result<Tls, Error> {
         let up = match connected {
-            // Keys have no names; this one is never looked at.
-            true => {
-                let name = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-                Tls::connect(self.0.client_config(&[PROTOCOL]), name, stream, patience).await
-            }
-            false => Tls::accept(self.0.server_config(&[PROTOCOL]), stream, patience).await,
+            true => Tls::connect(self.client(PROTOCOL), nobody(), stream, patience).await,
+            false => Tls::accept(self.server(PROTOCOL), stream, patience).await,
         };
         up.map_err(|error| {
             let another = error.get_ref().and_then(|inner| inner.downcast_ref()).is_some_and(|error| {
@@ -100,6 +107,11 @@ impl Pinned {
             if another { Error::Key } else { Error::Tls(error) }
         })
     }
+}
+
+/// Keys have no names: what is said in the place of one, and never looked at.
+pub(crate) fn nobody() -> ServerName<'static> {
+    ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
 #[derive(Debug)]

@@ -1,23 +1,29 @@
-//! XNODE, XPROVE, XLEND, XRECV, XSEND: what a front end says to a data node (`stripes`). They are this server's own, and known to
+//! XNODE, XPROVE, XBEGIN, XLEND, XRECV, XSEND: what a front end says to a data node (`stripes`). They are this server's own, and known to
 //! nodes only, which know no other way to log in.
 //!
-//! - `XNODE user client number` (in hexadecimal, but for the client's address): for whom the front end speaks; answered 334 with
-//!   a number and the node's proof. `XPROVE proof`: the front end's own, answered 230.
+//! - `XNODE user client number key` (in hexadecimal, but for the client's address): for whom the front end speaks; answered 334 with
+//!   a number, the node's key and its proof. `XPROVE proof`: the front end's own, answered 234; TLS between these keys follows.
+//!   `XBEGIN`, under it: answered 230.
 //! - `XLEND sealed`: with whose rights data connections are made, and how they are protected; nothing takes them back.
 //! - `XRECV from inode path`: what is received goes into a file that is there, `from` bytes further on than blocks say. What is
 //!   synced is told by range markers.
 //! - `XSEND index count unit offset length inode path`: of a part of a file, every `count`th `unit` is sent.
 
 use super::super::hex::{hex, unhex};
+use super::super::stripes::link::{PROTOCOL, TLS};
 use super::super::stripes::proof::{Talk, Whose, random};
+use super::protect::Security;
 use super::task::{Stripe, Task, What};
 use super::{Session, Step};
+use crate::data::pinned::{Own, Pinned};
 use crate::data::{Guard, Mode, Protection};
 use phoebus_gsi::context::{Endpoint, Expect};
 use phoebus_gsi::credential::Credential;
 use phoebus_proto::gridftp::reply::Reply;
+use rustls::ServerConfig;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The most pieces that what one node sends is made of.
 const PIECES: u64 = 1 << 20;
@@ -26,22 +32,29 @@ const PIECES: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Front {
     talk: Option<Talk>,
+    /// The other end has proved to have the secret; TLS between the keys of the talk is next.
+    known: bool,
+    /// It speaks under TLS, and nobody but it.
     proved: bool,
     /// How often rights were lent.
     lent: u64,
 }
 
-/// Rights that a client has lent to the front end.
+/// How data connections are protected, as the front end says.
 #[derive(Clone)]
-pub(super) struct Lent {
-    credential: Credential,
-    subject: String,
-    protection: Protection,
+pub(super) enum Lent {
+    /// With rights that a client has lent to it.
+    Grid { credential: Credential, subject: String, protection: Protection },
+    /// By TLS, with this node's own certificate.
+    Tls(Arc<ServerConfig>),
 }
 
 impl fmt::Debug for Lent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lent({})", self.subject)
+        match self {
+            Self::Grid { subject, .. } => write!(f, "Lent({subject})"),
+            Self::Tls(_) => f.write_str("Lent(TLS)"),
+        }
     }
 }
 
@@ -65,20 +78,32 @@ impl Session {
                 Step::say(530, "a data node works for its front end only")
             }
             b"XNODE" => match (self.front.talk.is_none(), talk_of(&text())) {
-                (true, Some(talk)) => {
-                    let said = format!("{} {}", hex(&talk.of_node), secret.proof(Whose::Node, &talk));
+                (true, Some((talk, own))) => {
+                    let (number, key) = (hex(&talk.of_node), talk.node_key);
+                    let said = format!("{number} {key} {}", secret.proof(Whose::Node, &talk));
                     self.front.talk = Some(talk);
+                    self.own_key = Some(own);
                     Step::Say(Reply::new(334, said))
                 }
-                _ => Step::say(501, "one user, client and number were expected"),
+                _ => Step::say(501, "one user, client, number and key were expected"),
             },
             b"XPROVE" => match self.front.talk.clone() {
-                Some(talk) if !self.front.proved && secret.is_proof(Whose::Front, &talk, &text()) => {
+                Some(talk) if !self.front.known && secret.is_proof(Whose::Front, &talk, &text()) => {
+                    self.front.known = true;
+                    let Some(own) = &self.own_key else { return Some(Step::say(451, "there is no key")) };
+                    let config = Pinned::new(own, talk.front_key).server(PROTOCOL);
+                    Step::Secure(Reply::new(234, "TLS begins"), config)
+                }
+                _ => Step::Close(Reply::new(530, "this is not the front end of this data node")),
+            },
+            b"XBEGIN" => match self.front.talk.clone() {
+                // Whoever speaks under TLS has the key of which the proof was.
+                Some(talk) if self.front.known && !self.front.proved && matches!(self.security, Security::Tls) => {
                     self.front.proved = true;
                     self.peer = talk.client.to_canonical();
                     Step::task(Task::Vouched { user: talk.user, client: talk.client })
                 }
-                _ => Step::Close(Reply::new(530, "this is not the front end of this data node")),
+                _ => Step::Close(Reply::new(530, "the front end has to prove that it is one")),
             },
             b"XLEND" if known => match self.lent_by(&text(), &secret) {
                 Ok(lent) => {
@@ -124,6 +149,10 @@ impl Session {
         if text.is_empty() {
             return Ok(None);
         }
+        if text.as_str() == TLS {
+            let shown = self.rules.tls.as_ref().ok_or("this data node has no [tls], and cannot protect data so")?;
+            return Ok(Some(Lent::Tls(shown.data.clone())));
+        }
         let own =
             self.rules.gsi.as_ref().ok_or("this data node has no [gsi], and cannot authenticate data connections")?;
         let mut parts = text.splitn(3, '\n');
@@ -131,22 +160,41 @@ impl Session {
         let protection = Protection::parse(protection).map_err(|_| "a protection was expected")?;
         let credential = Credential::from_pem(pem.as_bytes(), "what was lent", &own.0.provider);
         let credential = credential.map_err(|_| "what was lent is no credential")?;
-        Ok(Some(Lent { credential, subject: subject.to_owned(), protection }))
+        Ok(Some(Lent::Grid { credential, subject: subject.to_owned(), protection }))
     }
 
     /// How data connections are protected whose rights came from a front end.
     pub(super) fn guard_of_front(&self) -> Option<Guard> {
-        let (lent, own) = self.lent.as_ref().zip(self.rules.gsi.as_ref())?;
-        let endpoint = Endpoint { credential: lent.credential.clone(), ..own.0.clone() };
-        Some(Guard::Gsi { endpoint, peer: Expect::Subject(lent.subject.clone()), protection: lent.protection })
+        match self.lent.as_ref()? {
+            Lent::Grid { credential, subject, protection } => {
+                let endpoint = Endpoint { credential: credential.clone(), ..self.rules.gsi.as_ref()?.0.clone() };
+                let (peer, protection) = (Expect::Subject(subject.clone()), *protection);
+                Some(Guard::Gsi { endpoint, peer, protection })
+            }
+            Lent::Tls(config) => Some(Guard::TlsServer(config.clone())),
+        }
+    }
+
+    /// Whether the front end has lent rights by which the other ends of data connections have to prove who they are.
+    pub(super) fn has_lent_rights(&self) -> bool {
+        matches!(self.lent, Some(Lent::Grid { .. }))
+    }
+
+    /// Whether it says that data goes under TLS.
+    pub(super) fn has_lent_tls(&self) -> bool {
+        matches!(self.lent, Some(Lent::Tls(_)))
     }
 }
 
-fn talk_of(text: &str) -> Option<Talk> {
-    let [user, client, number] = text.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+/// What a front end says, with this end's part, and this end's key.
+fn talk_of(text: &str) -> Option<(Talk, Own)> {
+    let [user, client, number, key] = text.split_whitespace().collect::<Vec<_>>()[..] else { return None };
     let client: IpAddr = client.parse().ok()?;
     let user = String::from_utf8(unhex(user)?).ok()?;
-    Some(Talk { user, client, of_front: unhex(number)?.try_into().ok()?, of_node: random()? })
+    let own = Own::new().ok()?;
+    let (of_front, of_node) = (unhex(number)?.try_into().ok()?, random()?);
+    let talk = Talk { user, client, of_front, of_node, front_key: key.parse().ok()?, node_key: own.pin() };
+    Some((talk, own))
 }
 
 /// So many numbers, and what follows them.

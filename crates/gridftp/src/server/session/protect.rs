@@ -322,6 +322,6 @@ impl Session {
 
     /// Whether the other ends of data connections have to prove who they are.
     pub(super) fn is_guarded(&self) -> bool {
-        self.lent.is_some() || matches!(self.security, Security::On(..)) && self.data_auth != DataAuth::None
+        self.has_lent_rights() || matches!(self.security, Security::On(..)) && self.data_auth != DataAuth::None
     }
 }

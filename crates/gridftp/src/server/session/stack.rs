@@ -78,6 +78,6 @@ impl Session {
     }
 
     fn is_under_tls(&self) -> bool {
-        matches!(self.security, Security::Tls) && self.protection == Protection::Private
+        self.has_lent_tls() || matches!(self.security, Security::Tls) && self.protection == Protection::Private
     }
 }

@@ -1,18 +1,26 @@
-//! A front end's control connection to a data node: FTP's lines, after a handshake of its own.
+//! A front end's control connection to a data node: FTP's lines under TLS, after a handshake of its own.
 
 use super::super::answer::Failure;
 use super::super::hex::{hex, unhex};
 use super::proof::{Secret, Talk, Whose, random};
 use crate::control::Link;
 use crate::data::Guard;
+use crate::data::pinned::{Own, Pinned, nobody};
 use phoebus_gsi::context::Expect;
 use phoebus_net::{Profile, dial};
 use phoebus_proto::endpoint::{Endpoint, Host};
+use phoebus_proto::gridftp::pin::Pin;
 use phoebus_proto::gridftp::reply::{Replies, Reply};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
+
+/// What is spoken under TLS (RFC 7301).
+pub(in super::super) const PROTOCOL: &[u8] = b"phoebus-node/1";
+
+/// What is lent where data goes under TLS, for which each node has a certificate of its own.
+pub(in super::super) const TLS: &str = "TLS";
 
 /// How much is read at once.
 const READ: usize = 4096;
@@ -52,21 +60,34 @@ impl Node {
         let stream = stream.map_err(|error| no(&error.to_string()))?;
         let addr = stream.peer_addr().map_err(|error| no(&error.to_string()))?;
         let of_front = random().ok_or_else(|| no("the system has no randomness"))?;
-        let talk = Talk { user: user.to_owned(), client, of_front, of_node: [0; 32] };
+        let own = Own::new().map_err(|error| no(&error.to_string()))?;
+        let front_key = own.pin();
+        let talk =
+            Talk { user: user.to_owned(), client, of_front, of_node: [0; 32], front_key, node_key: Pin([0; 32]) };
         let (link, replies) = (Link::new(stream), Replies::new());
         let mut node = Self { name, link, replies, secret, talk, lent: 0, patience, addr };
         node.answer().await?;
-        let line = format!("XNODE {} {client} {}", hex(user.as_bytes()), hex(&of_front));
+        let line = format!("XNODE {} {client} {} {front_key}", hex(user.as_bytes()), hex(&of_front));
         let asked = node.command(&line).await?;
         let text = asked.text();
         let words: Vec<_> = text.split_whitespace().collect();
-        let [number, proof] = words[..] else { return Err(node.no("a number and a proof were expected")) };
+        let [number, key, proof] = words[..] else {
+            return Err(node.no("a number, a key and a proof were expected; is it of this version?"));
+        };
+        node.talk.node_key = key.parse().map_err(|_| node.no("a key was expected"))?;
         let number = unhex(number).and_then(|number| number.try_into().ok());
         node.talk.of_node = number.ok_or_else(|| node.no("a number of 32 bytes was expected"))?;
         if !node.secret.is_proof(Whose::Node, &node.talk, proof) {
             return Err(node.no("it does not have the secret of this front end"));
         }
         node.command(&format!("XPROVE {}", node.secret.proof(Whose::Front, &node.talk))).await?;
+        if !std::mem::take(&mut node.replies).rest().is_empty() {
+            return Err(node.no("it said more in clear than it has to"));
+        }
+        let config = Pinned::new(&own, node.talk.node_key).client(PROTOCOL);
+        let agreed = node.link.protect_as_client(config, nobody(), patience).await;
+        agreed.map_err(|error| node.no(&format!("TLS failed: {error}")))?;
+        node.command("XBEGIN").await?;
         Ok(node)
     }
 
@@ -77,10 +98,9 @@ impl Node {
             Some(Guard::Gsi { endpoint, peer: Expect::Subject(subject), protection }) => {
                 format!("{}\n{subject}\n{}", protection.argument(), endpoint.credential.to_pem().as_str())
             }
+            Some(Guard::TlsServer(_)) => TLS.to_owned(),
             Some(_) => {
-                return Err(
-                    self.no("data on stripes is protected by certificates (DCAU) or not at all; PROT C is possible")
-                );
+                return Err(self.no("data on stripes is protected by certificates (DCAU), TLS (AUTH TLS) or not at all"));
             }
         };
         let sealed = self.secret.seal(&self.talk, self.lent, &text);

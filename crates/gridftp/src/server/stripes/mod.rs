@@ -8,7 +8,7 @@
 //! - What is sent is divided among the nodes block by block. Each sends to addresses of its own.
 //! - The failure of one node is the failure of the transfer, and names the node.
 
-mod link;
+pub(super) mod link;
 pub(super) mod proof;
 
 use super::answer::Failure;
@@ -130,10 +130,11 @@ impl Worker {
         }
         let stack = settings.stack.as_ref().map_or("default", |stack| stack.text.as_str());
         for node in &mut nodes {
+            // A stack may name what protects data, which has to be known then.
+            node.lend(guard).await?;
             node.command(&format!("SITE SETNETSTACK {stack}")).await?;
             node.command(&format!("SITE RETRBUFSIZE {}", settings.send_buffer.unwrap_or(0))).await?;
             node.command(&format!("SITE STORBUFSIZE {}", settings.receive_buffer.unwrap_or(0))).await?;
-            node.lend(guard).await?;
         }
         Ok(Stripes { generation, nodes })
     }

@@ -1,9 +1,10 @@
 //! How a front end and its data nodes know each other: by a secret that both have in a file, of which each proves to the other
-//! that it has it (HMAC-SHA-256 over both ends' random numbers and whom it is for), and under which rights that a client has
-//! lent go from one to the other (ChaCha20-Poly1305).
+//! that it has it (HMAC-SHA-256 over both ends' random numbers, keys for TLS and whom it is for), and under which rights that a client
+//! has lent go from one to the other (ChaCha20-Poly1305). All that follows the proofs goes under TLS between those keys.
 
 use super::super::config::ConfigError;
 use super::super::hex::{hex, unhex};
+use phoebus_proto::gridftp::pin::Pin;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac::{self, HMAC_SHA256};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -37,6 +38,9 @@ pub(in super::super) struct Talk {
     pub(in super::super) client: IpAddr,
     pub(in super::super) of_front: [u8; 32],
     pub(in super::super) of_node: [u8; 32],
+    /// Which key each shows under TLS.
+    pub(in super::super) front_key: Pin,
+    pub(in super::super) node_key: Pin,
 }
 
 impl Secret {
@@ -104,12 +108,13 @@ pub(in super::super) enum Whose {
 
 fn said(whose: Whose, talk: &Talk) -> Vec<u8> {
     let name: &[u8] = match whose {
-        Whose::Front => b"phoebus front end 1",
-        Whose::Node => b"phoebus data node 1",
-        Whose::Lent => b"phoebus lent rights 1",
+        Whose::Front => b"phoebus front end 2",
+        Whose::Node => b"phoebus data node 2",
+        Whose::Lent => b"phoebus lent rights 2",
     };
     let client = talk.client.to_string();
-    [name, talk.user.as_bytes(), client.as_bytes(), &talk.of_front, &talk.of_node]
+    let Talk { user, of_front, of_node, front_key, node_key, .. } = talk;
+    [name, user.as_bytes(), client.as_bytes(), of_front, of_node, &front_key.0, &node_key.0]
         .iter()
         .flat_map(|part| [&(part.len() as u64).to_be_bytes()[..], part].concat())
         .collect()
@@ -128,13 +133,17 @@ mod tests {
     #[test]
     fn proofs_are_of_one_end_of_one_talk() {
         let secret = Secret(hmac::Key::new(HMAC_SHA256, &[7; 32]));
-        let talk = Talk { user: "jane".to_owned(), client: [192, 0, 2, 1].into(), of_front: [1; 32], of_node: [2; 32] };
+        let (front_key, node_key) = (Pin([3; 32]), Pin([4; 32]));
+        let (user, client) = ("jane".to_owned(), [192, 0, 2, 1].into());
+        let talk = Talk { user, client, of_front: [1; 32], of_node: [2; 32], front_key, node_key };
         let proof = secret.proof(Whose::Front, &talk);
         assert!(secret.is_proof(Whose::Front, &talk, &proof) && !secret.is_proof(Whose::Node, &talk, &proof));
         for other in [
             Talk { user: "john".to_owned(), ..talk.clone() },
             Talk { client: [192, 0, 2, 2].into(), ..talk.clone() },
             Talk { of_front: [2; 32], of_node: [1; 32], ..talk.clone() },
+            Talk { front_key: Pin([5; 32]), ..talk.clone() },
+            Talk { node_key: Pin([5; 32]), ..talk.clone() },
         ] {
             assert!(!secret.is_proof(Whose::Front, &other, &proof));
         }
