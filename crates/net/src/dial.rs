@@ -6,7 +6,8 @@ use crate::stream::Stream;
 use crate::tcp::Tcp;
 use crate::transport::{Target, Transport};
 use phoebus_proto::units::Span;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -35,6 +36,18 @@ pub async fn resolve(name: &str, port: u16, limit: Duration) -> Result<Vec<Socke
         Ok(Err(source)) => Err(Error::Resolve { name: name.to_owned(), source }),
         Err(_) => Err(Error::Timeout { to: format!("the resolver for {name}"), limit: Span(limit) }),
     }
+}
+
+/// The address that this machine has on the way to `peer`. Nothing is sent.
+///
+/// # Errors
+/// There is no way.
+pub fn address_towards(peer: IpAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = std::net::UdpSocket::bind((any, 0))?;
+    // Any port does; 9 is discard (RFC 863).
+    socket.connect((peer, 9))?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// Connects with TCP to the first of `addresses` that answers; each next one is tried when the one before has failed or has

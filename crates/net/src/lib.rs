@@ -15,6 +15,7 @@
 //! - [`dial`]: names to addresses, addresses to a connection (RFC 8305), all in bounded time.
 //! - [`host`]: what the host's own settings take away from a profile, and the command that would change them.
 //! - [`wrapblock`]: a transport from a library with blocking calls; [`driver`]: such a library from a file (U9–U11).
+//! - [`pair`]: a connection to another process of this machine that carries bytes elsewhere, such as `ssh`.
 //! - [`wire`]: what packets take on a link, by which rates are counted.
 //! - [`limits`]: how many descriptors a process may have.
 //!
@@ -32,6 +33,7 @@ pub mod driver;
 mod error;
 pub mod host;
 pub mod limits;
+pub mod pair;
 mod profile;
 pub mod quic;
 mod stats;

@@ -4,11 +4,14 @@ use super::error::{passing, refused, senseless, words};
 use super::login::server_name;
 use super::options::{Grid, Options, Security};
 use super::session::Session;
+use super::stack::NetStack;
+use crate::data::pinned::Own;
 use crate::data::{Channel, Guard, Losses, Mode, Peers, Protection, Settings};
 use phoebus_files::{Error, Sort};
 use phoebus_gsi::context::Expect;
-use phoebus_proto::gridftp::address::{find_epsv, find_pasv, print_eprt, print_port};
+use phoebus_proto::gridftp::address::{find_epsv, find_pasv, parse_stripes, print_eprt, print_port, print_stripe};
 use phoebus_proto::gridftp::options::RetrOptions;
+use phoebus_proto::gridftp::pin::Pin;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -21,11 +24,13 @@ pub(super) struct DataPlan<'a> {
     options: &'a Options,
     /// Where is counted what becomes of what is sent.
     losses: Option<Arc<Losses>>,
+    /// Over how many connections a transfer goes.
+    connections: u32,
 }
 
 impl<'a> DataPlan<'a> {
     pub(super) fn of(options: &'a Options) -> Self {
-        Self { options, losses: None }
+        Self { options, losses: None, connections: 1 }
     }
 
     /// The same, which counts what becomes of what is sent.
@@ -33,9 +38,15 @@ impl<'a> DataPlan<'a> {
         Self { losses: Some(losses), ..self }
     }
 
+    /// The same for a transfer over so many connections.
+    pub(super) fn over(self, connections: u32) -> Self {
+        Self { connections, ..self }
+    }
+
     /// Whether bytes go as they are.
     pub(super) fn is_plain(&self) -> bool {
         match &self.options.security {
+            _ if self.options.stack.as_ref().is_some_and(|stack| !stack.is_tcp() || stack.keyed().is_some()) => false,
             Security::None => true,
             Security::Tls { .. } => false,
             Security::Grid(grid) => !grid.data_auth || grid.protection == Protection::Clear,
@@ -83,18 +94,112 @@ impl<'a> DataPlan<'a> {
             }),
         };
         let proved = matches!(guard, Some(Guard::Gsi { .. }));
-        let from = if proved || self.options.data_elsewhere { Peers::Anyone } else { Peers::Only(session.peer.ip()) };
+        let from = if proved || self.options.data_elsewhere || self.is_striped(session) {
+            Peers::Anyone
+        } else {
+            Peers::Only(session.peer.ip())
+        };
         let (patience, stall) = (self.options.patience, self.options.stall);
         let ports = self.options.ports.clone();
         let mut settings = Settings { from, guard, ports, patience, stall, ..Settings::default() };
         if let Some(transport) = &session.data {
             settings.transport = transport.clone();
         }
+        if let Some(told) = &session.told {
+            settings.transport = told.transport.clone();
+            settings.profile = told.profile(settings.profile, self.connections);
+            if let Some(pinned) = &told.pinned {
+                settings.guard = Some(Guard::Pinned(pinned.clone()));
+            }
+            if told.keyed {
+                // Whoever has the key is who he should be, wherever he comes from.
+                settings.from = Peers::Anyone;
+            }
+        }
         Ok(settings)
     }
 
-    /// Goes to `mode`, if the session is not there.
+    /// Whether the ends of data connections prove who they are by certificates.
+    fn is_proved(&self) -> bool {
+        matches!(&self.options.security, Security::Grid(Grid { data_auth: true, .. }))
+    }
+
+    /// Has the server carry data by the stack that was asked for, unless it does already.
+    pub(super) async fn carry(&self, session: &mut Session, listing: bool) -> Result<(), Error> {
+        let Some(stack) = self.options.stack.as_ref().filter(|_| !session.refuses) else { return Ok(()) };
+        let list = listing.then(|| stack.to_list());
+        let stack = list.as_ref().unwrap_or(stack);
+        let key = match stack.keyed() {
+            Some(_) => Some(self.own_key(session)?.pin()),
+            None => None,
+        };
+        let line = stack.line(self.is_proved(), key);
+        if session.told.as_ref().is_some_and(|told| told.line == line) {
+            return Ok(());
+        }
+        let theirs = match self.tell(session, stack, &line).await {
+            Err(Error::Store { sort: Sort::Request, .. }) if stack.optional => {
+                session.refuses = true;
+                return Ok(());
+            }
+            told => told?,
+        };
+        let own = session.own.clone();
+        let told = stack.told(line, own.as_ref().zip(theirs));
+        let failed = |error| passing(&session.name, format!("data cannot be carried: {}", phoebus_net::reason(&error)));
+        session.told = Some(told.map_err(failed)?);
+        Ok(())
+    }
+
+    /// This end's key of a session.
+    fn own_key<'s>(&self, session: &'s mut Session) -> Result<&'s Own, Error> {
+        if session.own.is_none() {
+            let own = Own::new().map_err(|error| passing(&session.name, error.to_string()))?;
+            session.own = Some(own);
+        }
+        session.own.as_ref().ok_or_else(|| passing(&session.name, "there is no key"))
+    }
+
+    /// Tells the server by what to carry data, and gives its key, if it has to have one.
+    async fn tell(&self, session: &mut Session, stack: &NetStack, line: &str) -> Result<Option<Pin>, Error> {
+        // Where to connect to is said of one of them.
+        session.foreseen().await?;
+        session.told = None;
+        let reply = session.ask(format!("SITE SETNETSTACK {line}")).await?;
+        let failed = |reason| Error::Store { name: session.name.to_string(), reason, sort: Sort::Request };
+        if !reply.is_success() {
+            let (text, words) = (stack.text(), words(&reply));
+            return Err(failed(format!(
+                "the server does not carry data by {text}: it answers SITE SETNETSTACK with {words}"
+            )));
+        }
+        let theirs = stack.keyed().map(|driver| Pin::of_answer(driver, &reply)).transpose();
+        theirs.map_err(|error| failed(error.to_string()))
+    }
+
+    /// Has this server and that of `other` carry data between them by the stack, for which they have to know each other's keys.
+    pub(super) async fn introduce(&self, session: &mut Session, other: &mut Session) -> Result<(), Error> {
+        let Some(stack) = self.options.stack.as_ref().filter(|stack| stack.keyed().is_some()) else { return Ok(()) };
+        let line = |key| stack.line(self.is_proved(), key);
+        let first = self.tell(session, stack, &line(None)).await?;
+        let second = self.tell(other, stack, &line(first)).await?;
+        self.tell(session, stack, &line(second)).await.map(drop)
+    }
+
+    /// Prepares for a file that goes in `mode`.
     pub(super) async fn enter(&self, session: &mut Session, mode: Mode) -> Result<(), Error> {
+        self.carry(session, false).await?;
+        self.go_to(session, mode).await
+    }
+
+    /// Prepares for a listing.
+    pub(super) async fn enter_to_list(&self, session: &mut Session) -> Result<(), Error> {
+        self.carry(session, true).await?;
+        self.go_to(session, Mode::Stream).await
+    }
+
+    /// Goes to `mode`, if the session is not there.
+    async fn go_to(&self, session: &mut Session, mode: Mode) -> Result<(), Error> {
         if session.mode == mode {
             return Ok(());
         }
@@ -160,10 +265,40 @@ impl<'a> DataPlan<'a> {
         Ok(addr)
     }
 
+    /// Where the server, or each of its data nodes, listens for data, as it says.
+    pub(super) async fn ask_all(&self, session: &mut Session) -> Result<Vec<SocketAddr>, Error> {
+        if !self.is_striped(session) {
+            return Ok(vec![self.ask(session).await?]);
+        }
+        let name = session.name.clone();
+        let reply = session.ask("SPAS").await?;
+        if reply.code != 229 {
+            return Err(refused(&name, "open data connections to", "SPAS", &reply));
+        }
+        let inner = reply.lines.get(1..reply.lines.len().saturating_sub(1)).unwrap_or_default();
+        let said = inner.iter().map(|line| String::from_utf8_lossy(line)).collect::<Vec<_>>().join(" ");
+        let mut all = parse_stripes(&said).map_err(|error| passing(&name, format!("the answer to SPAS: {error}")))?;
+        for addr in &mut all {
+            if addr.ip().is_unspecified() {
+                addr.set_ip(session.peer.ip());
+            }
+        }
+        match all.iter().find(|addr| addr.port() == 0) {
+            Some(addr) => Err(passing(&name, format!("the server says to connect to {addr}"))),
+            None if all.is_empty() => Err(passing(&name, "the answer to SPAS has no addresses")),
+            None => Ok(all),
+        }
+    }
+
+    /// Whether data nodes move what comes next.
+    fn is_striped(&self, session: &Session) -> bool {
+        self.options.striped && session.mode == Mode::Extended
+    }
+
     /// A data channel that connects to where the server listens.
     pub(super) async fn passive(&self, session: &mut Session) -> Result<Channel, Error> {
-        let addr = self.ask(session).await?;
-        let channel = Channel::connecting(vec![addr], self.settings(session)?);
+        let to = self.ask_all(session).await?;
+        let channel = Channel::connecting(to, self.settings(session)?);
         Ok(match &self.losses {
             Some(losses) => channel.counting(losses.clone()),
             None => channel,
@@ -182,16 +317,19 @@ impl<'a> DataPlan<'a> {
         let channel =
             Channel::listening(session.local.ip(), settings).map_err(|error| super::error::data(&name, error))?;
         let addr = channel.local_addr().unwrap_or(session.local);
-        self.aim(session, addr).await?;
+        self.aim(session, &[addr]).await?;
         Ok(channel)
     }
 
     /// Tells the server where to connect to.
-    pub(super) async fn aim(&self, session: &mut Session, addr: SocketAddr) -> Result<(), Error> {
+    pub(super) async fn aim(&self, session: &mut Session, to: &[SocketAddr]) -> Result<(), Error> {
         let name = session.name.clone();
-        let line = match print_port(addr) {
-            Some(six) => format!("PORT {six}"),
-            None => format!("EPRT {}", print_eprt(addr)),
+        let line = match to {
+            [addr] if !self.is_striped(session) => match print_port(*addr) {
+                Some(six) => format!("PORT {six}"),
+                None => format!("EPRT {}", print_eprt(*addr)),
+            },
+            all => format!("SPOR {}", all.iter().map(|addr| print_stripe(*addr)).collect::<Vec<_>>().join(" ")),
         };
         session.must(line, &name, "have data connections from").await.map(drop)
     }

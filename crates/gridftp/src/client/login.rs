@@ -10,6 +10,7 @@ use phoebus_gsi::context::{Delegation, Expect};
 use phoebus_gsi::control::{ClientLogin, Next};
 use phoebus_net::{Profile, dial};
 use phoebus_proto::endpoint::Host;
+use phoebus_proto::gridftp::address::find_pasv;
 use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::session::Code;
@@ -17,6 +18,7 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -52,10 +54,15 @@ pub(super) async fn login(options: &Options, name: &Arc<str>) -> Result<Session,
         Security::Grid(grid) => agree(&mut session, options, grid).await?,
     }
     user(&mut session, options).await?;
+    if session.peer.ip().is_unspecified() {
+        find_peer(&mut session, options).await?;
+    }
     let features = session.ask("FEAT").await?;
     session.features = Arc::new(Features::parse(&features));
     session.must("TYPE I", name, "use").await?;
     DataPlan::of(options).announce(&mut session).await?;
+    // A server that does not have it says so before anything is begun.
+    DataPlan::of(options).carry(&mut session, false).await?;
     Ok(session)
 }
 
@@ -79,6 +86,27 @@ async fn connect(options: &Options, name: &Arc<str>) -> Result<Session, Error> {
     Ok(session)
 }
 
+/// Where a server is to which another program has led: as it says itself, or as it is called.
+async fn find_peer(session: &mut Session, options: &Options) -> Result<(), Error> {
+    let name = session.name.clone();
+    let reply = session.ask("PASV").await?;
+    let said = find_pasv(&reply.text()).ok().filter(|addr| reply.code == 227 && !addr.ip().is_unspecified());
+    let peer = match (said, &options.server.host) {
+        (Some(said), _) => said.ip(),
+        (None, Host::Addr(addr)) => *addr,
+        (None, Host::Name(host)) => {
+            let found = dial::resolve(host, options.server.port, options.patience).await;
+            let found = found.map_err(|error| unreached(&name, &error))?;
+            found.first().map(SocketAddr::ip).ok_or_else(|| passing(&name, "its name has no addresses"))?
+        }
+    };
+    let local = dial::address_towards(peer);
+    let local =
+        local.map_err(|error| passing(&name, format!("cannot reach {peer}: {}", phoebus_net::reason(&error))))?;
+    (session.peer, session.local) = (SocketAddr::new(peer, 0), SocketAddr::new(local, 0));
+    Ok(())
+}
+
 /// The server cannot be reached. Gateways that do not let anybody through do not do so a second later.
 fn unreached(name: &Arc<str>, error: &phoebus_net::Error) -> Error {
     match error.code() {
@@ -86,6 +114,9 @@ fn unreached(name: &Arc<str>, error: &phoebus_net::Error) -> Error {
             if matches!(error, phoebus_net::Error::Carrier { .. }) =>
         {
             Error::Store { name: name.to_string(), reason: error.to_string(), sort: Sort::Denied }
+        }
+        Code::Requirement if matches!(error, phoebus_net::Error::Carrier { .. }) => {
+            Error::Store { name: name.to_string(), reason: error.to_string(), sort: Sort::Request }
         }
         _ => passing(name, error.to_string()),
     }

@@ -12,7 +12,8 @@
 //! - `session` is one control connection: lines out, answers in, each within its time. `login` is how it begins.
 //! - `data` says where data connections lead, `retrieve` and `store` carry files, `third` has them carried between servers;
 //!   `listing` is of directories. `marks` is what is remembered of files that were cut.
-//! - [`Way`]: how connections come about where it is not by TCP directly: through gateways.
+//! - [`Way`]: how connections come about where it is not by TCP directly: through gateways. [`NetStack`]: by what data goes in the
+//!   place of TCP, where the server has it, too.
 //!
 //! What a server says is believed as far as it concerns the server: where data connections lead to is its own address,
 //! whatever it says, unless its data connections prove who they are ([`Options::data_elsewhere`]).
@@ -32,6 +33,7 @@ mod pool;
 mod remote;
 mod retrieve;
 mod session;
+mod stack;
 mod store;
 mod third;
 mod tls;
@@ -40,5 +42,6 @@ mod way;
 
 pub use options::{Grid, Login, Options, Password, Security, Segment};
 pub use remote::Remote;
+pub use stack::NetStack;
 pub use tls::{TlsError, trusting};
 pub use way::{Reached, Way};

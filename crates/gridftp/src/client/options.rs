@@ -1,5 +1,6 @@
 //! What a client is told: which server, who logs in, and how.
 
+use super::stack::NetStack;
 use super::way::Way;
 use crate::data::Protection;
 use phoebus_gsi::context::Endpoint as Identity;
@@ -32,6 +33,11 @@ pub struct Options {
     pub sessions: usize,
     /// How connections come about; by TCP, directly, if that is not said.
     pub way: Option<Arc<dyn Way>>,
+    /// What carries data connections in the place of TCP, where servers are to be told so.
+    pub stack: Option<NetStack>,
+    /// Whether all data nodes of a server move each file, where it has several (SPAS, SPOR): data then goes as extended blocks, to
+    /// and from whatever addresses the server names.
+    pub striped: bool,
     /// Whether data connections may lead to other addresses than the server's own, as those of striped servers do. A server
     /// that is not to be believed could have others attacked so (RFC 2577).
     pub data_elsewhere: bool,
@@ -61,6 +67,8 @@ impl Options {
             choose: None,
             sessions: 16,
             way: None,
+            stack: None,
+            striped: false,
             data_elsewhere: false,
             in_place: false,
             state: None,

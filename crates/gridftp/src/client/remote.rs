@@ -10,6 +10,7 @@ use super::options::{Options, Segment};
 use super::pipe::{Ahead, Pipe};
 use super::places::Places;
 use super::session::Session;
+use super::stack::NetStack;
 use crate::data::Losses;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Attributes, Begun, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store};
@@ -45,6 +46,8 @@ pub(super) struct Inner {
     pub(super) rtt: Duration,
     pub(super) windows: (u64, u64),
     pub(super) losses: Arc<Losses>,
+    /// Whether TLS between keys protects data.
+    protected: bool,
     pub(super) used: AtomicU32,
     /// Whether the server refuses to set modes.
     pub(super) modeless: AtomicBool,
@@ -83,6 +86,7 @@ impl Remote {
         let features = session.features.clone();
         let known = features.checksums();
         let algorithms = Algorithm::ALL.into_iter().filter(|a| known.iter().any(|k| k.parse() == Ok(*a))).collect();
+        let protected = session.told.as_ref().is_some_and(|told| told.pinned.is_some());
         let idle = Mutex::new(vec![session]);
         let (modeless, without_modes, restartless, not_from) = Default::default();
         let (most, host) = (options.sessions.max(1), Host::read());
@@ -100,6 +104,7 @@ impl Remote {
             rtt,
             windows: (host.tcp_rmem[2], host.tcp_wmem[2]),
             losses: Arc::default(),
+            protected,
             used: AtomicU32::new(1),
             modeless,
             without_modes,
@@ -113,6 +118,11 @@ impl Remote {
         self.0.rtt
     }
 
+    /// Whether data goes under TLS between ends that have told each other their keys.
+    pub fn is_under_tls(&self) -> bool {
+        self.0.protected
+    }
+
     /// Where the login leads: what paths begin with that do not begin at the root.
     pub fn home(&self) -> &Key {
         &self.0.home
@@ -124,7 +134,7 @@ impl Remote {
 
     /// Over how many connections extended blocks go, if all files are to go so.
     pub(super) fn streams(&self) -> Option<u32> {
-        self.0.options.streams
+        self.0.options.streams.or(self.0.options.striped.then_some(1))
     }
 
     /// Over how many connections extended blocks of a file go that is written, if it goes so.
@@ -141,7 +151,9 @@ impl Remote {
     }
 
     fn chosen(&self, size: u64, window: u64) -> Option<u32> {
-        let choose = self.0.options.choose?;
+        // What is chosen by is what TCP has.
+        let tcp = self.0.options.stack.as_ref().is_none_or(NetStack::is_tcp);
+        let choose = self.0.options.choose.filter(|_| tcp)?;
         let loss = self.0.losses.rate();
         Some(choose(&Segment { size, rtt: self.0.rtt, window, loss })).filter(|n| *n > 1)
     }

@@ -126,7 +126,7 @@ impl Retrieval {
         Self::spawn(name.clone(), move |sender| async move {
             let pool = Pool::new(64 << 10, 4);
             let plan = remote.plan();
-            plan.enter(&mut session, Mode::Stream).await?;
+            plan.enter_to_list(&mut session).await?;
             let channel = plan.passive(&mut session).await?;
             let intake = Intake { pool, from: 0, expected: None, into: None };
             let mut sink = All(&sender);

@@ -2,8 +2,10 @@
 
 use super::error::{broken, passing, refused, senseless, silent};
 use super::pipe::Ahead;
+use super::stack::Told;
 use crate::control::Link;
 use crate::data::Mode;
+use crate::data::pinned::Own;
 use phoebus_files::Error;
 use phoebus_gsi::control::Protected;
 use phoebus_net::transport::Transport;
@@ -37,6 +39,12 @@ pub(super) struct Session {
     pub(super) local: SocketAddr,
     /// What carries its data connections, where the network itself does not: then nobody connects to this end.
     pub(super) data: Option<Arc<dyn Transport>>,
+    /// By what the server was told to carry data, if it was.
+    pub(super) told: Option<Told>,
+    /// Whether it refuses to carry data by what it was told, where that is no matter.
+    pub(super) refuses: bool,
+    /// By what data connections know this end, where they need a key.
+    pub(super) own: Option<Own>,
     patience: Duration,
     pub(super) features: Arc<Features>,
     /// How data is transmitted from here on.
@@ -73,6 +81,9 @@ impl Session {
             peer,
             local,
             data: None,
+            told: None,
+            refuses: false,
+            own: None,
             patience,
             features: Arc::default(),
             mode: Mode::Stream,

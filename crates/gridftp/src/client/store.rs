@@ -109,10 +109,12 @@ impl fmt::Debug for Queue {
 async fn run(remote: &Remote, sending: &Sending, blocks: mpsc::Receiver<Block>) -> Result<(), Error> {
     let name = &sending.name;
     let mut session = remote.session_to_write().await?;
-    let plan = remote.plan();
     let (mode, streams) = sending.streams.map_or((Mode::Stream, 1), |streams| (Mode::Extended, streams));
+    let plan = remote.plan().over(streams);
     plan.enter(&mut session, mode).await?;
-    if let Some(size) = sending.size.filter(|size| *size >= ALLO_FROM) {
+    // By its size alone servers know that all of it has come where connections do not say when they are at their end.
+    let always = remote.options().stack.as_ref().is_some_and(|stack| !stack.tells_ends());
+    if let Some(size) = sending.size.filter(|size| *size >= ALLO_FROM || always) {
         let reply = session.ask(format!("ALLO {size}")).await?;
         // Many have no such command, and some no need of it.
         if matches!(reply.code, 452 | 552) {
@@ -120,6 +122,7 @@ async fn run(remote: &Remote, sending: &Sending, blocks: mpsc::Receiver<Block>) 
         }
     }
     let channel = plan.passive(&mut session).await?;
+    remote.used(streams.saturating_mul(channel.ends() as u32));
     let rest = match mode {
         Mode::Stream => sending.kept.iter().next_back().map(|last| Restart::At(last.end())),
         Mode::Extended => without(sending.kept.clone()),

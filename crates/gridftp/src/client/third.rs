@@ -87,7 +87,12 @@ fn may(from: &Remote, to: &Remote) -> bool {
     };
     // Servers do not know the way that this end has been told.
     let here = from.options().way.is_some() || to.options().way.is_some();
-    !here && alike && from.streams() == to.streams() && !to.is_not_from(from)
+    let stack = |remote: &Remote| remote.options().stack.as_ref().map(|stack| stack.text().to_owned());
+    !here
+        && stack(from) == stack(to)
+        && alike
+        && (from.streams(), from.options().striped) == (to.streams(), to.options().striped)
+        && !to.is_not_from(from)
 }
 
 /// Prepares both; false if one of them refuses.
@@ -107,13 +112,14 @@ async fn begin(
     }
     from.plan().enter(source, mode).await?;
     to.plan().enter(dest, mode).await?;
+    from.plan().introduce(source, dest).await?;
     if let Some(streams) = from.streams() {
         from.plan().parallel(source, streams).await?;
     }
     // Some have no such command.
     dest.ask(format!("ALLO {size}")).await?;
-    let addr = to.plan().ask(dest).await?;
-    if from.plan().aim(source, addr).await.is_err() {
+    let all = to.plan().ask_all(dest).await?;
+    if from.plan().aim(source, &all).await.is_err() {
         return Ok(false);
     }
     if let Some(rest) = rest {

@@ -73,6 +73,14 @@ impl Channel {
         self
     }
 
+    /// To how many addresses it connects.
+    pub fn ends(&self) -> usize {
+        match &self.0.way {
+            Way::Connect(to) => to.len(),
+            Way::Listen { .. } => 0,
+        }
+    }
+
     /// Where it listens, if it does.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.0.way {

@@ -13,6 +13,7 @@
 //! - [`Guard`]: who has to be at the other end, and what protects the bytes (DCAU, PROT).
 //! - [`pinned`]: QUIC, and TLS without authorities, between ends that have told each other their keys.
 //! - [`Settings`]: of the connections: transport, buffers, streams, limits, and who may connect.
+//! - [`stack`]: what is said of transports and their options, as GCT writes it.
 //!
 //! In stream mode a transfer ends with its connection: a FIN ends it, and a reset, or an end before the bytes that were
 //! expected, is an error. Over QUIC the receiver ends its side when it has all, and the sender waits for that. In extended block mode it is complete when as many connections have said that they are at their
@@ -30,6 +31,7 @@ pub mod pinned;
 mod receive;
 mod send;
 mod settings;
+pub mod stack;
 mod turn;
 
 pub use channel::Channel;

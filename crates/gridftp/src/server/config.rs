@@ -43,6 +43,22 @@ pub struct Config {
     /// Whether this is a data node itself, which works for its front end alone.
     #[serde(skip)]
     pub data_node: bool,
+    /// The one who is served, where the server's control connection was made for him and nobody listens.
+    #[serde(skip)]
+    pub trusted: Option<Trusted>,
+}
+
+/// Who is known before he logs in, by whatever made his control connection (SSH).
+#[derive(Debug, Clone)]
+pub struct Trusted {
+    /// What the server calls him.
+    pub name: String,
+    /// The directory that he sees.
+    pub root: PathBuf,
+    /// Where he is in it to begin with; at its root, if this is not beneath it.
+    pub home: PathBuf,
+    /// Whether nothing can be changed.
+    pub read_only: bool,
 }
 
 /// What is served to everybody.
@@ -385,10 +401,11 @@ impl Config {
     /// [`ConfigError::Value`], naming the setting.
     pub fn check(&self) -> Result<(), ConfigError> {
         let value = |text: &str| Err(ConfigError::Value(text.to_owned()));
-        if self.listen.is_empty() {
+        let listens = self.trusted.is_none();
+        if listens && self.listen.is_empty() {
             return value("listen: at least one address to listen on was expected");
         }
-        if self.anonymous.is_none() && self.users.is_empty() {
+        if listens && self.anonymous.is_none() && self.users.is_empty() {
             return value("nobody may log in: [anonymous] or [[user]] was expected");
         }
         if self.data.ports.is_some_and(|(first, last)| first == 0 || first > last) {

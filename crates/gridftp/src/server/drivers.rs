@@ -7,40 +7,21 @@
 
 use super::config::{ConfigError, Data};
 use crate::data::pinned::{self, Own, Pinned};
+use crate::data::stack::{self, Changes, Layer, QUIC, RATE, SESSIONS, TLS};
+use phoebus_net::Profile;
 use phoebus_net::driver::{Kind, Library};
 use phoebus_net::transport::{Registry, Transport};
 use phoebus_net::wrapblock::Limits;
-use phoebus_net::{Buffer, CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::gridftp::pin::Pin;
-use phoebus_proto::units::{BitRate, ByteSize};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
-
-/// The driver that opens sessions.
-pub(super) const SESSIONS: &str = "phoebus";
-
-/// The driver that bounds a rate.
-pub(super) const RATE: &str = "rate";
-
-/// The driver whose connections are QUIC's.
-pub(super) const QUIC: &str = "quic";
-
-/// The driver that protects by TLS.
-pub(super) const TLS: &str = "tls";
 
 /// What opens sessions through gateways: those who have a client of them hand it in ([`Server::start_with`](super::Server::start_with)).
 pub trait Gateways: Debug + Send + Sync {
     /// What connects by sessions through `path`, the first hop of which is set up as `profile` says.
     fn through(&self, path: &[Endpoint], profile: &Profile) -> Arc<dyn Transport>;
-}
-
-/// A driver as it stands on a stack, with its options.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Layer {
-    pub(crate) name: String,
-    pub(crate) options: Vec<(String, String)>,
 }
 
 /// What a stack comes to.
@@ -64,16 +45,6 @@ struct Keyed {
     peer: Option<Pin>,
 }
 
-/// What options change of a profile.
-#[derive(Debug, Clone, Copy, Default)]
-struct Changes {
-    send_buffer: Option<ByteSize>,
-    receive_buffer: Option<ByteSize>,
-    mss: Option<u32>,
-    congestion_control: Option<CongestionControl>,
-    rate: Option<BitRate>,
-}
-
 impl PartialEq for Stack {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
@@ -85,15 +56,7 @@ impl Eq for Stack {}
 impl Stack {
     /// `profile` for each of so many connections, which share what the stack says of a rate.
     pub(super) fn profile(&self, profile: Profile, connections: u64) -> Profile {
-        let Changes { send_buffer, receive_buffer, mss, congestion_control, rate } = self.changes;
-        Profile {
-            send_buffer: send_buffer.map_or(profile.send_buffer, Buffer::Bytes),
-            receive_buffer: receive_buffer.map_or(profile.receive_buffer, Buffer::Bytes),
-            mss: mss.or(profile.mss),
-            congestion_control: congestion_control.unwrap_or(profile.congestion_control),
-            rate: rate.map(|rate| BitRate((rate.0 / connections.max(1)).max(1))).or(profile.rate),
-            ..profile
-        }
+        self.changes.of(profile, connections)
     }
 
     /// Which driver of it has this end's key, and what is to be said of that.
@@ -220,7 +183,7 @@ impl Drivers {
         let usual = Stack { text, transport, path: None, changes, keyed: None };
         let mut drivers = Self { known, path, nameable, gateways, buffer: data.buffer.0, usual };
         if let Some(stack) = &data.stack {
-            let made = parse(stack).and_then(|layers| drivers.stack(stack, &layers, None));
+            let made = stack::parse(stack).and_then(|layers| drivers.stack(stack, &layers, None));
             drivers.usual = made.map_err(|error| ConfigError::Value(format!("data.stack: {error}")))?;
         }
         Ok(drivers)
@@ -257,14 +220,14 @@ impl Drivers {
                     ));
                 }
                 Known::Transport(found) => {
-                    self.transport_options(layer, &mut changes)?;
+                    changes.transport(layer, self.buffer)?;
                     transport = Some(found.clone());
                 }
                 Known::Library(library, options, found) => {
                     transport = Some(with_options(layer, library, options, found)?);
                 }
                 Known::Quic => {
-                    self.transport_options(layer, &mut changes)?;
+                    changes.transport(layer, self.buffer)?;
                     let this = Keyed::of(QUIC, layer, own)?;
                     // Until a key is named, nobody has the one that is expected.
                     let peer = this.peer.unwrap_or(this.own.pin());
@@ -272,8 +235,8 @@ impl Drivers {
                     keyed = Some(this);
                 }
                 Known::Sessions if path.is_none() => path = Some(self.path_of(layer)?),
-                Known::Rate if changes.rate.is_none() => changes.rate = Some(rate_of(layer)?),
-                Known::Sessions | Known::Rate => return Err(format!("driver {name} is there twice")),
+                Known::Sessions => return Err(format!("driver {name} is there twice")),
+                Known::Rate => changes.rate(layer)?,
             }
         }
         let tcp = || {
@@ -295,59 +258,11 @@ impl Drivers {
         Ok(Stack { text: text.to_owned(), transport, path, changes, keyed })
     }
 
-    /// Options of the built-in transports, by GCT's names where it has them.
-    fn transport_options(&self, layer: &Layer, changes: &mut Changes) -> Result<(), String> {
-        let (udt, quic) = (layer.name == "udt", layer.name == QUIC);
-        for (key, value) in &layer.options {
-            let wrong =
-                |expected: &str| format!("driver {}: {key} is \"{value}\"; {expected} was expected", layer.name);
-            let size = || {
-                let size = value.parse::<ByteSize>().ok().filter(|size| (4096..=self.buffer).contains(&size.0));
-                size.ok_or_else(|| wrong(&format!("a size from 4096 to {} bytes", self.buffer)))
-            };
-            match key.as_str() {
-                "sndbuf" => changes.send_buffer = Some(size()?),
-                "rcvbuf" => changes.receive_buffer = Some(size()?),
-                "key" if quic => {}
-                "cc" => {
-                    let control = value.parse().map_err(|_| wrong("the name of a congestion control"))?;
-                    if quic && !QUICS.contains(&control) {
-                        return Err(wrong("auto, model, bbr, cubic or reno"));
-                    }
-                    changes.congestion_control = Some(control);
-                }
-                "mss" if udt => {
-                    let mss = value.parse().ok().filter(|mss| (576..=9000).contains(mss));
-                    changes.mss = Some(mss.ok_or_else(|| wrong("a size from 576 to 9000 bytes"))?);
-                }
-                _ => {
-                    let known = match layer.name.as_str() {
-                        "udt" => "sndbuf, rcvbuf, cc and mss",
-                        QUIC => "key, sndbuf, rcvbuf and cc",
-                        _ => "sndbuf, rcvbuf and cc",
-                    };
-                    return Err(format!("driver {} has no option {key} here; it has {known}", layer.name));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The gateways that a layer of sessions names, of those that clients may name.
     fn path_of(&self, layer: &Layer) -> Result<Vec<Endpoint>, String> {
-        let mut path = None;
-        for (key, value) in &layer.options {
-            if !matches!(key.as_str(), "gw" | "path") {
-                return Err(format!("driver {SESSIONS} has no option {key} here; it has gw and path"));
-            }
-            let gateways = Endpoint::parse_path(&value.replace('|', ","));
-            let gateways = gateways.map_err(|error| format!("driver {SESSIONS}: {key}: {error}"))?;
-            if let Some(other) = gateways.iter().find(|gateway| !self.nameable.contains(gateway)) {
-                return Err(format!("driver {SESSIONS}: gateway {other} not whitelisted"));
-            }
-            if path.replace(gateways).is_some() {
-                return Err(format!("driver {SESSIONS}: gw and path are both given; one of them was expected"));
-            }
+        let path = stack::gateways(layer)?;
+        if let Some(other) = path.iter().flatten().find(|gateway| !self.nameable.contains(gateway)) {
+            return Err(format!("driver {SESSIONS}: gateway {other} not whitelisted"));
         }
         match path.unwrap_or_else(|| self.path.clone()) {
             path if path.is_empty() => Err(format!("driver {SESSIONS}: a gateway was expected (gw=host/port)")),
@@ -374,32 +289,8 @@ impl Keyed {
     }
 }
 
-/// The congestion controls that QUIC has.
-const QUICS: [CongestionControl; 5] = [
-    CongestionControl::Auto,
-    CongestionControl::Model,
-    CongestionControl::Bbr,
-    CongestionControl::Cubic,
-    CongestionControl::Reno,
-];
-
 /// Names that are no transport's.
 const RESERVED: &[&str] = &[SESSIONS, RATE, QUIC, TLS, "gsi", "default"];
-
-/// The most drivers on a stack, and the most bytes of it: more than anything needs.
-const MOST: usize = 8;
-const LONGEST: usize = 4096;
-
-/// `rate:rate=500mbit`.
-fn rate_of(layer: &Layer) -> Result<BitRate, String> {
-    let expected = || format!("driver {RATE}: rate=500mbit or the like was expected");
-    match &layer.options[..] {
-        [(key, value)] if key == "rate" => {
-            value.parse::<BitRate>().ok().filter(|rate| rate.0 >= 8000).ok_or_else(expected)
-        }
-        _ => Err(expected()),
-    }
-}
 
 /// A library's transport with what a client says of it over what the administrator does. Texts are the administrator's alone: they
 /// may name files.
@@ -425,47 +316,4 @@ fn with_options(
         // Clients are not told where files are.
         Err(error) => Err(format!("driver {}: {}", layer.name, error.why())),
     }
-}
-
-/// The layers of a stack as GCT writes it: `tcp:sndbuf=1000000;rcvbuf=1000000,gsi`, the lowest first. `%` and two hexadecimal digits
-/// are a character of an option.
-///
-/// # Errors
-/// What was expected.
-pub(crate) fn parse(text: &str) -> Result<Vec<Layer>, String> {
-    if text.len() > LONGEST {
-        return Err(format!("a stack has at most {LONGEST} bytes"));
-    }
-    let layers: Vec<_> = text.split(',').map(layer).collect::<Result<_, _>>()?;
-    if layers.len() > MOST { Err(format!("a stack has at most {MOST} drivers")) } else { Ok(layers) }
-}
-
-fn layer(text: &str) -> Result<Layer, String> {
-    let (name, options) = text.split_once(':').unwrap_or((text, ""));
-    let name = name.trim().to_owned();
-    if name.is_empty() {
-        return Err("the name of a driver was expected".to_owned());
-    }
-    let mut all = Vec::<(String, String)>::new();
-    for option in options.split(';').filter(|option| !option.trim().is_empty()) {
-        let Some((key, value)) = option.split_once('=') else {
-            return Err(format!("driver {name}: \"{option}\" has no value; name=value was expected"));
-        };
-        let key = key.trim().to_owned();
-        if all.iter().any(|(other, _)| *other == key) {
-            return Err(format!("driver {name}: {key} is given twice"));
-        }
-        all.push((key, decoded(value.trim()).ok_or_else(|| format!("driver {name}: \"{value}\" is no text"))?));
-    }
-    Ok(Layer { name, options: all })
-}
-
-fn decoded(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut out = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        out.push(u8::from_str_radix(part.get(..2).filter(|two| !two.starts_with('+'))?, 16).ok()?);
-        out.extend_from_slice(part.get(2..)?.as_bytes());
-    }
-    String::from_utf8(out).ok().filter(|text| !text.chars().any(char::is_control))
 }

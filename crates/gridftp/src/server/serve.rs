@@ -1,6 +1,6 @@
 //! Accepts clients, as many as may be, until told to end.
 
-use super::config::{Config, ConfigError, Gsi, Tls as TlsFiles};
+use super::config::{Config, ConfigError, Gsi, Tls as TlsFiles, Trusted};
 use super::connection::Connection;
 use super::count::{Counts, network};
 use super::drivers::{Drivers, Gateways};
@@ -10,17 +10,20 @@ use super::stripes::Nodes;
 use super::stripes::proof::Secret;
 use super::users::Users;
 use crate::control::Link;
+use phoebus_files::key::Key;
 use phoebus_gsi::context::Endpoint;
 use phoebus_gsi::credential::provider;
 use phoebus_gsi::files;
 use phoebus_gsi::trust::{MissingPolicy, directory};
-use phoebus_net::Profile;
 use phoebus_net::tcp::{self, Listener};
+use phoebus_net::{Profile, Stream};
 use phoebus_proto::gridftp::reply::Reply;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -124,6 +127,7 @@ impl Server {
             kerberos: config.kerberos.as_ref().map(tickets).transpose()?,
             tls: config.tls.as_ref().map(tls).transpose()?,
             clear_passwords: config.tls.as_ref().is_none_or(|tls| !tls.required),
+            home: config.trusted.as_ref().map_or(Key::ROOT, home),
         };
         let places = Arc::new(Semaphore::new(config.limits.connections.min(Semaphore::MAX_PERMITS)));
         let shared = Shared {
@@ -150,6 +154,17 @@ impl Server {
     /// Where it listens, with the ports that the kernel chose for 0.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.iter().map(|(_, addr)| *addr).collect()
+    }
+
+    /// Serves the one at the other end of `stream`, and nobody else, until one of the two has enough.
+    ///
+    /// # Errors
+    /// The stream does not say where it leads.
+    pub async fn serve_one(self, stream: Stream) -> io::Result<()> {
+        let peer = stream.peer_addr()?;
+        let (_ending, told) = watch::channel(Ending::No);
+        welcome(self.shared, Link::new(stream), peer, self.rules, told).await;
+        Ok(())
     }
 
     /// Serves until `end` is ready. Then nobody new is accepted, sessions end with what they are doing, or are stopped when
@@ -238,6 +253,12 @@ fn tls(tls: &TlsFiles) -> Result<Shown, ConfigError> {
     let mut data = control.clone();
     data.send_tls13_tickets = 0;
     Ok(Shown { control: Arc::new(control), data: Arc::new(data) })
+}
+
+/// Where one is to begin with of whom all is known.
+fn home(trusted: &Trusted) -> Key {
+    let beneath = trusted.home.strip_prefix(&trusted.root).ok();
+    beneath.and_then(|path| Key::parse(path.as_os_str().as_bytes()).ok()).unwrap_or_default()
 }
 
 /// Serves a client, if there is room for him.

@@ -1,6 +1,6 @@
 //! Who may log in, by passwords, which are kept as PBKDF2 (RFC 8018) of themselves, or by certificates; and what each user may.
 
-use super::config::{Config, ConfigError, is_anonymous};
+use super::config::{Config, ConfigError, Trusted, is_anonymous};
 use super::hex::{hex, unhex};
 use super::quota::{Limited, Quota};
 use super::session::task::{Account, Identity as Proved};
@@ -39,6 +39,8 @@ pub(super) struct Served {
 /// All who may log in.
 #[derive(Debug)]
 pub(super) struct Users {
+    /// The only one, whatever he says, if he is known already.
+    trusted: Option<Served>,
     anonymous: Option<Served>,
     named: HashMap<String, (Option<Hashed>, Served)>,
     /// Which of them each subject of a certificate is.
@@ -67,6 +69,7 @@ impl std::fmt::Debug for Hashed {
 impl Users {
     /// Those of a configuration, whose directories are opened.
     pub(super) fn new(config: &Config) -> Result<Self, ConfigError> {
+        let trusted = config.trusted.as_ref().map(own).transpose()?;
         let anonymous = match &config.anonymous {
             Some(all) => {
                 let (read_only, third_party) = (all.read_only, all.third_party);
@@ -104,6 +107,7 @@ impl Users {
             hash: vec![0; 32],
         };
         Ok(Self {
+            trusted,
             anonymous,
             named,
             gridmap,
@@ -115,6 +119,9 @@ impl Users {
 
     /// Who `user` is, if this is his password. Takes a while, on purpose.
     pub(super) fn login(&self, user: &str, password: &[u8]) -> Option<Served> {
+        if self.trusted.is_some() {
+            return self.trusted.clone();
+        }
         if is_anonymous(user) {
             return self.anonymous.clone();
         }
@@ -147,6 +154,15 @@ impl Users {
         };
         self.named.get(user).map(|(_, served)| served.clone())
     }
+}
+
+/// Who has started this server: what he may is what the system lets him.
+fn own(trusted: &Trusted) -> Result<Served, ConfigError> {
+    let account = Account { name: trusted.name.clone(), read_only: trusted.read_only, third_party: false };
+    let links = if trusted.root == Path::new("/") { Links::Anywhere } else { Links::Beneath };
+    let opened = Local::new(&trusted.root, links);
+    let store = opened.map_err(|error| ConfigError::Value(format!("the root of {}: {error}", trusted.name)))?;
+    Ok(Served { account, store: Arc::new(store.called("")), limited: None })
 }
 
 fn served(account: Account, root: &Path, quota: Quota, system: Option<&str>) -> Result<Served, ConfigError> {

@@ -15,15 +15,27 @@ pub struct Gct {
 impl Gct {
     /// One that lets everybody do everything.
     pub fn anonymous() -> Self {
+        Self::anonymous_with(&[])
+    }
+
+    /// The same with further options.
+    #[allow(dead_code, reason = "each test file uses its own part")]
+    pub fn anonymous_with(options: &[&str]) -> Self {
         let user = ok(&run(Command::new("id").arg("-un")));
-        Self::start(Command::new("globus-gridftp-server").args(["-aa", "-anonymous-user", user.trim()]))
+        Self::start(Command::new("globus-gridftp-server").args(["-aa", "-anonymous-user", user.trim()]).args(options))
     }
 
     /// One that believes an authority.
     pub fn secure(authorities: &Path, certificate: &Path, key: &Path, gridmap: &Path) -> Self {
+        Self::secure_with(authorities, certificate, key, gridmap, &[])
+    }
+
+    /// The same with further options.
+    #[allow(dead_code, reason = "each test file uses its own part")]
+    pub fn secure_with(authorities: &Path, certificate: &Path, key: &Path, gridmap: &Path, options: &[&str]) -> Self {
         let mut command = Command::new("globus-gridftp-server");
         command.env("X509_CERT_DIR", authorities).env("X509_USER_CERT", certificate).env("X509_USER_KEY", key);
-        Self::start(command.env("GRIDMAP", gridmap).env("GLOBUS_HOSTNAME", "localhost"))
+        Self::start(command.env("GRIDMAP", gridmap).env("GLOBUS_HOSTNAME", "localhost").args(options))
     }
 
     fn start(command: &mut Command) -> Self {

@@ -122,7 +122,8 @@ impl Worker {
             profile,
             most: data.streams as usize,
             ports: data.ports.map(|(first, last)| first..=last),
-            from: match third_party {
+            // Whoever has the key that was named is who he should be, wherever he comes from.
+            from: match third_party || stack.is_keyed() {
                 true => Peers::Anyone,
                 false => Peers::Among(data.gateways.iter().copied().chain([self.peer.ip()]).collect()),
             },

@@ -41,6 +41,7 @@ impl Session {
                 let said =
                     format!("{} is logged in{}", account.name, if account.read_only { ", read-only" } else { "" });
                 self.login = Login::In(account);
+                self.place = self.rules.home.clone();
                 Step::say(230, said)
             }
             None => {

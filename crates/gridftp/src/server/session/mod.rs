@@ -65,6 +65,8 @@ pub(crate) struct Rules {
     pub(crate) node: Option<Arc<Secret>>,
     /// Whether passwords are taken that anybody on the way can read.
     pub(crate) clear_passwords: bool,
+    /// Where users are to begin with.
+    pub(crate) home: Key,
 }
 
 /// What the server shows under TLS.

@@ -5,10 +5,11 @@
 //! they protect all that is below and above them, wherever they stand; `tls` with a key protects by itself. A refusal names the driver,
 //! and where a driver needs keys (`quic`, `tls:key=…`), the answer names this end's (`data::pinned`).
 
-use super::super::drivers::{Layer, QUIC, Stack, TLS, parse};
+use super::super::drivers::Stack;
 use super::protect::Security;
 use super::{Session, Step};
 use crate::data::pinned::Own;
+use crate::data::stack::{Layer, QUIC, TLS, parse};
 use crate::data::{Guard, Protection};
 use phoebus_proto::gridftp::reply::Reply;
 

@@ -32,6 +32,7 @@ fn session() -> Session {
         kerberos: None,
         tls: None,
         clear_passwords: true,
+        home: Key::ROOT,
     };
     let (session, greeting) =
         Session::new(Arc::new(rules), "192.0.2.1:5".parse().unwrap(), "192.0.2.9:21".parse().unwrap());
@@ -274,7 +275,7 @@ fn clients_choose_among_the_drivers_that_are_listed() {
 fn connections_share_the_rate_of_their_stack() {
     let drivers = drivers();
     let text = "tcp:rcvbuf=1MiB,rate:rate=100mbit";
-    let stack = drivers.stack(text, &crate::server::drivers::parse(text).unwrap(), None).unwrap();
+    let stack = drivers.stack(text, &crate::data::stack::parse(text).unwrap(), None).unwrap();
     let profile = stack.profile(Profile::default(), 4);
     assert_eq!(profile.rate.map(|rate| rate.0), Some(25_000_000));
     assert_eq!((profile.receive_buffer.bytes(), profile.send_buffer.bytes()), (Some(1 << 20), None));

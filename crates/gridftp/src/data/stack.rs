@@ -1,0 +1,186 @@
+//! Stacks of drivers as GCT writes them (U9, U12): what is read of one, and what its options change, the same at either end.
+//!
+//! `tcp:sndbuf=1000000;rcvbuf=1000000,gsi`: drivers with commas between, the lowest first, each with options after a colon. `%` and
+//! two hexadecimal digits are a character of an option. Which drivers an end has, and who may ask for them, is its own affair.
+
+use phoebus_net::{Buffer, CongestionControl, Profile};
+use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::units::{BitRate, ByteSize};
+
+/// The driver that opens sessions through gateways.
+pub const SESSIONS: &str = "phoebus";
+
+/// The driver that bounds a rate.
+pub const RATE: &str = "rate";
+
+/// The driver whose connections are QUIC's.
+pub const QUIC: &str = "quic";
+
+/// The driver that protects by TLS.
+pub const TLS: &str = "tls";
+
+/// The congestion controls that QUIC has.
+const QUICS: [CongestionControl; 5] = [
+    CongestionControl::Auto,
+    CongestionControl::Model,
+    CongestionControl::Bbr,
+    CongestionControl::Cubic,
+    CongestionControl::Reno,
+];
+
+/// The most drivers on a stack, and the most bytes of it: more than anything needs.
+const MOST: usize = 8;
+const LONGEST: usize = 4096;
+
+/// A driver as it stands on a stack, with its options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    /// The driver.
+    pub name: String,
+    /// Its options, decoded, in the order in which they were written.
+    pub options: Vec<(String, String)>,
+}
+
+/// The layers of a stack, the lowest of which is the first.
+///
+/// # Errors
+/// What was expected.
+pub fn parse(text: &str) -> Result<Vec<Layer>, String> {
+    if text.len() > LONGEST {
+        return Err(format!("a stack has at most {LONGEST} bytes"));
+    }
+    let layers: Vec<_> = text.split(',').map(layer).collect::<Result<_, _>>()?;
+    if layers.len() > MOST { Err(format!("a stack has at most {MOST} drivers")) } else { Ok(layers) }
+}
+
+fn layer(text: &str) -> Result<Layer, String> {
+    let (name, options) = text.split_once(':').unwrap_or((text, ""));
+    let name = name.trim().to_owned();
+    if name.is_empty() {
+        return Err("the name of a driver was expected".to_owned());
+    }
+    let mut all = Vec::<(String, String)>::new();
+    for option in options.split(';').filter(|option| !option.trim().is_empty()) {
+        let Some((key, value)) = option.split_once('=') else {
+            return Err(format!("driver {name}: \"{option}\" has no value; name=value was expected"));
+        };
+        let key = key.trim().to_owned();
+        if all.iter().any(|(other, _)| *other == key) {
+            return Err(format!("driver {name}: {key} is given twice"));
+        }
+        all.push((key, decoded(value.trim()).ok_or_else(|| format!("driver {name}: \"{value}\" is no text"))?));
+    }
+    Ok(Layer { name, options: all })
+}
+
+fn decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut out = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        out.push(u8::from_str_radix(part.get(..2).filter(|two| !two.starts_with('+'))?, 16).ok()?);
+        out.extend_from_slice(part.get(2..)?.as_bytes());
+    }
+    String::from_utf8(out).ok().filter(|text| !text.chars().any(char::is_control))
+}
+
+/// What options change of a profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Changes {
+    send_buffer: Option<ByteSize>,
+    receive_buffer: Option<ByteSize>,
+    mss: Option<u32>,
+    congestion_control: Option<CongestionControl>,
+    rate: Option<BitRate>,
+}
+
+impl Changes {
+    /// Takes the options of a built-in transport, by GCT's names where it has them. Buffers may have up to `buffer` bytes.
+    ///
+    /// # Errors
+    /// What was expected, in words that name the driver.
+    pub fn transport(&mut self, layer: &Layer, buffer: u64) -> Result<(), String> {
+        let (udt, quic) = (layer.name == "udt", layer.name == QUIC);
+        for (key, value) in &layer.options {
+            let wrong =
+                |expected: &str| format!("driver {}: {key} is \"{value}\"; {expected} was expected", layer.name);
+            let size = || {
+                let size = value.parse::<ByteSize>().ok().filter(|size| (4096..=buffer).contains(&size.0));
+                size.ok_or_else(|| wrong(&format!("a size from 4096 to {buffer} bytes")))
+            };
+            match key.as_str() {
+                "sndbuf" => self.send_buffer = Some(size()?),
+                "rcvbuf" => self.receive_buffer = Some(size()?),
+                // Whose it is and what it has to be is for those who agree on it.
+                "key" if quic => {}
+                "cc" => {
+                    let control = value.parse().map_err(|_| wrong("the name of a congestion control"))?;
+                    if quic && !QUICS.contains(&control) {
+                        return Err(wrong("auto, model, bbr, cubic or reno"));
+                    }
+                    self.congestion_control = Some(control);
+                }
+                "mss" if udt => {
+                    let mss = value.parse().ok().filter(|mss| (576..=9000).contains(mss));
+                    self.mss = Some(mss.ok_or_else(|| wrong("a size from 576 to 9000 bytes"))?);
+                }
+                _ => {
+                    let known = match layer.name.as_str() {
+                        "udt" => "sndbuf, rcvbuf, cc and mss",
+                        QUIC => "key, sndbuf, rcvbuf and cc",
+                        _ => "sndbuf, rcvbuf and cc",
+                    };
+                    return Err(format!("driver {} has no option {key} here; it has {known}", layer.name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes `rate:rate=500mbit`.
+    ///
+    /// # Errors
+    /// What was expected, and that it is there twice.
+    pub fn rate(&mut self, layer: &Layer) -> Result<(), String> {
+        if self.rate.is_some() {
+            return Err(format!("driver {RATE} is there twice"));
+        }
+        let given = match &layer.options[..] {
+            [(key, value)] if key == "rate" => value.parse::<BitRate>().ok().filter(|rate| rate.0 >= 8000),
+            _ => None,
+        };
+        self.rate = Some(given.ok_or_else(|| format!("driver {RATE}: rate=500mbit or the like was expected"))?);
+        Ok(())
+    }
+
+    /// `profile` for each of so many connections, which share what the stack says of a rate.
+    pub fn of(&self, profile: Profile, connections: u64) -> Profile {
+        let Self { send_buffer, receive_buffer, mss, congestion_control, rate } = *self;
+        Profile {
+            send_buffer: send_buffer.map_or(profile.send_buffer, Buffer::Bytes),
+            receive_buffer: receive_buffer.map_or(profile.receive_buffer, Buffer::Bytes),
+            mss: mss.or(profile.mss),
+            congestion_control: congestion_control.unwrap_or(profile.congestion_control),
+            rate: rate.map(|rate| BitRate((rate.0 / connections.max(1)).max(1))).or(profile.rate),
+            ..profile
+        }
+    }
+}
+
+/// The gateways that a layer of sessions names, if it names any: `gw=host/port`, or `path=` and several with `|` between.
+///
+/// # Errors
+/// What was expected, in words that name the driver.
+pub fn gateways(layer: &Layer) -> Result<Option<Vec<Endpoint>>, String> {
+    let mut path = None;
+    for (key, value) in &layer.options {
+        if !matches!(key.as_str(), "gw" | "path") {
+            return Err(format!("driver {SESSIONS} has no option {key} here; it has gw and path"));
+        }
+        let gateways = Endpoint::parse_path(&value.replace('|', ","));
+        let gateways = gateways.map_err(|error| format!("driver {SESSIONS}: {key}: {error}"))?;
+        if path.replace(gateways).is_some() {
+            return Err(format!("driver {SESSIONS}: gw and path are both given; one of them was expected"));
+        }
+    }
+    Ok(path)
+}
