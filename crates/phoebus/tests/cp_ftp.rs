@@ -323,7 +323,6 @@ fn servers_that_are_not_there_are_named() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     here.fails(11, "connection refused", &["ls", &format!("ftp://127.0.0.1:{port}/")]);
     here.fails(11, "cannot resolve no-such-host.invalid", &["ls", "ftp://no-such-host.invalid/"]);
-    here.fails(2, "sshftp:// cannot be spoken yet", &["ls", "sshftp://localhost/"]);
 }
 
 #[test]

@@ -5,75 +5,16 @@
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::Command;
 use support::ftp::{Copy, hidden};
 use support::grid;
 use support::grid::gct::Gct;
 use support::grid::lab::Lab;
+use support::here::{Here, says, secure_gct, serve};
 use support::serve::{Serve, bytes, run};
 use support::works::works;
-use tempfile::{TempDir, tempdir};
-
-/// A client's directory and credentials.
-struct Here<'a> {
-    dir: TempDir,
-    lab: Option<(&'a Lab, &'a str)>,
-}
-
-impl<'a> Here<'a> {
-    fn new(lab: Option<(&'a Lab, &'a str)>) -> Self {
-        Self { dir: tempdir().unwrap(), lab }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
-        command.args(arguments).current_dir(self.dir.path()).env("HOME", self.dir.path()).stdin(Stdio::null());
-        command.env_remove("X509_USER_PROXY").env_remove("X509_CERT_DIR");
-        if let Some((lab, proxy)) = self.lab {
-            lab.with_proxy(&mut command, proxy).env("HOME", self.dir.path());
-        }
-        command
-    }
-
-    #[track_caller]
-    fn does(&self, arguments: &[&str]) -> String {
-        let (code, said) = says(&run(&mut self.command(arguments)));
-        assert_eq!(code, 0, "{arguments:?}: {said}");
-        said
-    }
-
-    #[track_caller]
-    fn fails(&self, code: i32, words: &str, arguments: &[&str]) {
-        let (found, said) = says(&run(&mut self.command(arguments)));
-        assert!(found == code && said.contains(words), "{arguments:?}: {found}: {said}");
-    }
-}
-
-fn says(output: &Output) -> (i32, String) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code().unwrap(), text(&output.stdout) + &text(&output.stderr))
-}
-
-/// Our own server, which believes the lab's authority.
-fn serve(lab: &Lab) -> Serve {
-    let shown = |name: &str| lab.path(name).display().to_string();
-    Serve::configured(&format!(
-        "[gsi]\ncertificate = \"{}\"\nkey = \"{}\"\nauthorities = \"{}\"\ngridmap = \"{}\"\n[[user]]\nname = \"jane\"\nroot = \"ROOT\"\n",
-        shown("host.pem"),
-        shown("host.key"),
-        shown("certs"),
-        shown("grid-mapfile"),
-    ))
-}
-
-fn secure_gct(lab: &Lab) -> Gct {
-    Gct::secure(&lab.path("certs"), &lab.path("host.pem"), &lab.path("host.key"), &lab.path("grid-mapfile.unix"))
-}
+use tempfile::tempdir;
 
 /// The toolkit's server.
 const GCT: &str = "globus-gridftp-server";

@@ -5,52 +5,12 @@
 mod support;
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::PATIENCE;
 use support::grid::ok;
-use support::serve::{Serve, bytes, run};
-use tempfile::TempDir;
-
-/// A front end, two data nodes, and what they serve.
-struct Site {
-    front: Serve,
-    nodes: Vec<Serve>,
-    dir: TempDir,
-}
-
-impl Site {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("shared")).unwrap();
-        let secret = dir.path().join("secret");
-        fs::write(&secret, "s".repeat(64)).unwrap();
-        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
-        let config = |nodes: &[Serve]| {
-            let at: Vec<_> = nodes.iter().map(|node| format!("\"127.0.0.1:{}\"", node.port())).collect();
-            format!(
-                "[anonymous]\nroot = \"{}\"\nread_only = false\n[data]\nmarkers = \"50ms\"\n\
-                 [stripes]\nsecret = \"{}\"\nnodes = [{}]\n",
-                dir.path().join("shared").display(),
-                secret.display(),
-                at.join(", ")
-            )
-        };
-        let nodes: Vec<_> = (0..2).map(|_| Serve::data_node(&config(&[]))).collect();
-        let front = Serve::configured(&config(&nodes));
-        Self { front, nodes, dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join("shared").join(name)
-    }
-
-    fn hidden(&self) -> String {
-        ok(&run(Command::new("find").arg(self.path("")).args(["-name", ".*", "-printf", "%P\\n"])))
-    }
-}
+use support::serve::{bytes, run};
+use support::site::Site;
 
 #[test]
 fn files_go_between_sites_by_their_nodes() {
@@ -66,7 +26,7 @@ fn files_go_between_sites_by_their_nodes() {
     for node in &there.nodes {
         assert!(node.log().contains("store a stripe"), "{}", node.log());
     }
-    // Our own client asks for no stripes, and has the front end move all of it.
+    // Our own client asks for none of them here, and has the front end move all of it.
     let phoebus = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
         ok(&run(command.args(arguments).current_dir(here.dir.path()).env("HOME", here.dir.path())))

@@ -106,6 +106,9 @@ pub(crate) struct Args {
     /// such that several carry more
     #[arg(long, value_name = "N", default_value_t = Auto(None))]
     streams: Auto<256>,
+    /// Have all data nodes of a striped server move each file, for servers of GridFTP (SPAS, SPOR); --streams is then of each of them
+    #[arg(long)]
+    stripe: bool,
     /// Write files on servers under their own names, which a file then has before it is complete: for servers that let nobody
     /// rename
     #[arg(long)]
@@ -176,7 +179,7 @@ async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
     let sessions = args.transfers.0.map_or(auto::SESSIONS, |n| n as usize);
     let (in_place, stall) = (args.in_place, Some(args.stall.0));
     let (streams, choose) = (args.streams.0, Some(auto::streams as fn(&_) -> u32));
-    let carried = Carried { streams, choose, in_place, stall, sessions: Some(sessions) };
+    let carried = Carried { streams, choose, in_place, stall, sessions: Some(sessions), striped: args.stripe };
     let mut stores = Stores::new(&args.far, carried);
     let (how, paths) = (args.how(), stores.paths());
     let watch = Arc::new(Watch::new(args.style(), args.verbose, args.dry_run, how.progress.clone(), paths.clone()));

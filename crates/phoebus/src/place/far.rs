@@ -4,12 +4,14 @@
 
 use super::Far;
 use super::netrc::Netrc;
+use super::ssh::Ssh;
+use super::stack::Stack;
 use super::url::Scheme;
 use super::way::Ways;
 use crate::exit::{self, Exit};
 use anyhow::Result;
 use clap::ValueEnum;
-use phoebus_gridftp::client::{Grid, Login, Options, Password, Remote, Security, Segment, trusting};
+use phoebus_gridftp::client::{Grid, Login, NetStack, Options, Password, Remote, Security, Segment, trusting};
 use phoebus_gridftp::data::Protection;
 use phoebus_gsi::context::Endpoint as Identity;
 use phoebus_gsi::credential::provider;
@@ -24,6 +26,9 @@ use std::time::Duration;
 /// Where TLS begins with the connection (`ftps` of RFC 1700); on other ports it is asked for.
 const IMPLICIT: u16 = 990;
 
+/// How many connections to one host SSH makes at a time: with 10 that have not logged in, sshd begins to refuse (MaxStartups).
+const SSH_SESSIONS: usize = 8;
+
 /// What is said of servers, the same for all commands about files.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Servers")]
@@ -31,12 +36,21 @@ pub(crate) struct FarArgs {
     /// For ftps://, believe the authorities whose certificates are in FILE, and not those of the system
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// For gsiftp://, whether both ends of data connections prove who they are: "own" (DCAU A) or "none" (DCAU N)
+    /// For gsiftp://, whether both ends of data connections prove who they are: "own" (DCAU A) or "none" (DCAU N); by SSH, whether
+    /// they know each other's keys
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     data_auth: DataAuth,
-    /// For gsiftp://, what protects data: "clear", "safe" (against changes) or "private" (PROT C, S, P)
-    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
-    data_protection: DataProtection,
+    /// What protects data: "clear", "safe" (against changes) or "private" (PROT C, S, P) [default: clear for gsiftp://, private by
+    /// SSH where the far side has it]
+    #[arg(long, value_name = "HOW", value_enum)]
+    data_protection: Option<DataProtection>,
+    /// For HOST:PATH, what the far side's shell knows Phoebus as
+    #[arg(long, value_name = "COMMAND", default_value = "phoebus")]
+    far_phoebus: String,
+    /// What carries data connections, as GCT writes it, the lowest first: "udt", "tcp:sndbuf=4MiB,rate:rate=1gbit", or
+    /// "phoebus:path=HOST/PORT|HOST/PORT" for gateways
+    #[arg(long, value_name = "DRIVER[:OPTIONS],...")]
+    pub(super) stack: Option<String>,
     /// Go through these gateways, or through "none", whatever the environment says [env: PHOEBUS_PATH, PHOEBUS_GW and the others
     /// of phoebus run]
     #[arg(long, value_name = "HOST/PORT,...")]
@@ -52,9 +66,8 @@ enum DataAuth {
 }
 
 /// What protects data.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum DataProtection {
-    #[default]
     Clear,
     Safe,
     Private,
@@ -67,6 +80,8 @@ pub(crate) struct Carried {
     pub(crate) streams: Option<u32>,
     /// What chooses over how many they go otherwise.
     pub(crate) choose: Option<fn(&Segment) -> u32>,
+    /// Whether all data nodes of a server move each file.
+    pub(crate) striped: bool,
     /// Whether files are written under their own names.
     pub(crate) in_place: bool,
     /// How many control connections are used at a time for reading, and for writing.
@@ -82,19 +97,81 @@ pub(crate) struct Carried {
 pub(super) async fn connect(far: &Far, args: &FarArgs, carried: Carried, ways: &mut Ways) -> Result<Remote> {
     let whole = Far { path: Vec::new(), home: false, ..far.clone() }.to_string();
     let mut options = Options::new(whole.trim_end_matches('/'), far.server.clone());
-    options.way = ways.to(&far.server, &options.name)?;
-    options.login = login(far)?;
     options.security = security(far, args)?;
+    let by_ssh = matches!(far.scheme, Scheme::Sshftp | Scheme::Ssh);
+    options.stack = match args.stack.as_deref().map(Stack::parse).transpose()? {
+        Some(Stack::Net(stack)) => Some(fitting(stack, &options.security)?),
+        _ if by_ssh => of_ssh(far, args)?,
+        _ => None,
+    };
+    let note = options.stack.as_ref().map(|stack| format!("data by {}", stack.text())).unwrap_or_default();
+    options.way = match by_ssh {
+        true => {
+            ways.are_not_asked_for(&options.name)?;
+            Some(Arc::new(Ssh::to(far, &args.far_phoebus, &options.name)?))
+        }
+        false => ways.to(&far.server, &options.name, &note)?,
+    };
+    if let (Some(_), Some(stack), false) = (&options.way, &options.stack, by_ssh) {
+        let text = stack.text();
+        return Err(Exit::usage(format!(
+            "--stack {text}: data goes through gateways, which carry it; --via none goes directly"
+        )));
+    }
+    options.login = login(far)?;
     options.data_elsewhere = matches!(&options.security, Security::Grid(Grid { data_auth: true, .. }));
     (options.streams, options.choose, options.in_place) = (carried.streams, carried.choose, carried.in_place);
-    options.sessions = carried.sessions.unwrap_or(options.sessions);
+    let most = if by_ssh { SSH_SESSIONS } else { usize::MAX };
+    options.striped = carried.striped;
+    options.sessions = carried.sessions.unwrap_or(options.sessions).min(most);
     let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     options.state = state.or_else(|| Some(home()?.join(".local/state"))).map(|dir| dir.join("phoebus/uploads"));
     options.ports = ports()?;
     if let Some(stall) = carried.stall {
         (options.stall, options.patience) = (stall, options.patience.min(stall));
     }
-    Remote::connect(options).await.map_err(exit::of_files)
+    let (name, stack) = (options.name.clone(), args.stack.as_deref());
+    let remote = Remote::connect(options).await.map_err(exit::of_files)?;
+    if by_ssh {
+        let data = match stack {
+            Some(stack) => format!("data by {stack}"),
+            None if remote.is_under_tls() => "data under TLS".to_owned(),
+            None => "data in clear".to_owned(),
+        };
+        ways.beside(&name, &format!("commands by ssh, {data}"));
+    }
+    Ok(remote)
+}
+
+/// What carries data of a server behind SSH: TLS, by keys that the two ends tell each other there. Phoebus has it at the far side, and
+/// must; what else is there may not, and then data goes in clear unless it was asked for.
+fn of_ssh(far: &Far, args: &FarArgs) -> Result<Option<NetStack>> {
+    match (args.data_auth, args.data_protection) {
+        (DataAuth::None, Some(DataProtection::Safe | DataProtection::Private)) => {
+            Err(Exit::usage("--data-protection: data can be protected only with --data-auth own"))
+        }
+        (_, Some(DataProtection::Safe)) => {
+            Err(Exit::usage(format!("{far}: by SSH, --data-protection is clear or private")))
+        }
+        (DataAuth::None, _) | (_, Some(DataProtection::Clear)) => Ok(None),
+        (DataAuth::Own, asked) => {
+            let optional = far.scheme == Scheme::Sshftp && asked.is_none();
+            Ok(Some(if optional { NetStack::tls().optional() } else { NetStack::tls() }))
+        }
+    }
+}
+
+/// `stack`, if what it says of protection is what there will be.
+fn fitting(stack: NetStack, security: &Security) -> Result<NetStack> {
+    let (named, wants) = match (stack.protection(), security) {
+        (Some("tls"), Security::Tls { .. }) => return Ok(stack.certified()),
+        (None, _)
+        | (Some("gsi"), Security::Grid(Grid { data_auth: true, .. }))
+        | (Some("tls"), Security::None | Security::Grid(Grid { data_auth: false, .. })) => return Ok(stack),
+        (Some("gsi"), _) => ("gsi", "gsiftp:// with --data-auth own"),
+        (Some(_), _) => ("tls", "data that nothing else protects (--data-auth none)"),
+    };
+    Err(Exit::usage(format!("--stack {}: driver {named} is for {wants}", stack.text())))
 }
 
 /// On which ports this end may listen, as Grid tools are told it.
@@ -113,8 +190,9 @@ fn ports() -> Result<Option<RangeInclusive<u16>>> {
 
 fn security(far: &Far, args: &FarArgs) -> Result<Security> {
     let (grid, tls) = (far.scheme == Scheme::Gsiftp, far.scheme == Scheme::Ftps);
-    if !grid && (args.data_auth, args.data_protection) != Default::default() {
-        return Err(Exit::usage(format!("{far}: --data-auth and --data-protection are for gsiftp://")));
+    let by_ssh = matches!(far.scheme, Scheme::Sshftp | Scheme::Ssh);
+    if !grid && !by_ssh && (args.data_auth, args.data_protection) != Default::default() {
+        return Err(Exit::usage(format!("{far}: --data-auth and --data-protection are for gsiftp://, and for SSH")));
     }
     if tls {
         let config = trusting(args.ca.as_deref()).map_err(Exit::usage)?;
@@ -124,9 +202,9 @@ fn security(far: &Far, args: &FarArgs) -> Result<Security> {
         return Ok(Security::None);
     }
     let protection = match args.data_protection {
-        DataProtection::Clear => Protection::Clear,
-        DataProtection::Safe => Protection::Safe,
-        DataProtection::Private => Protection::Private,
+        None | Some(DataProtection::Clear) => Protection::Clear,
+        Some(DataProtection::Safe) => Protection::Safe,
+        Some(DataProtection::Private) => Protection::Private,
     };
     let data_auth = args.data_auth == DataAuth::Own;
     if !data_auth && protection != Protection::Clear {
@@ -166,6 +244,11 @@ fn identity() -> Result<Identity> {
 fn login(far: &Far) -> Result<Login> {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let password = |text: String| Some(Password(text));
+    if matches!(far.scheme, Scheme::Sshftp | Scheme::Ssh) {
+        // The far side's server knows who he is, whatever it is told.
+        let user = far.user.clone().or_else(|| Some("ssh".to_owned()));
+        return Ok(Login { user, password: password("phoebus@".to_owned()) });
+    }
     let user = far.user.clone().or_else(|| set("PHOEBUS_FTP_USER"));
     if let Some(given) = &far.password {
         return Ok(Login { user, password: password(given.0.clone()) });

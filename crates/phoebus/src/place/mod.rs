@@ -2,6 +2,8 @@
 
 mod far;
 mod netrc;
+mod ssh;
+mod stack;
 mod url;
 mod way;
 
@@ -17,6 +19,8 @@ use phoebus_files::plan::{Pattern, expand, is_pattern};
 use phoebus_files::store::{Kind, Meta, Store};
 use phoebus_files::{Error, Links};
 use phoebus_gridftp::client::Remote;
+use phoebus_proto::endpoint::Endpoint;
+use stack::Stack;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -87,12 +91,11 @@ impl Stores {
     /// The place that `url` names.
     ///
     /// # Errors
-    /// With the exit code that says what is wrong: it is a stream, its scheme cannot be spoken, it cannot be reached.
+    /// With the exit code that says what is wrong: it is a stream, it cannot be reached.
     pub(crate) async fn find(&mut self, url: &Url) -> Result<Place> {
         match url {
             Url::Standard => Err(Exit::usage("\"-\" is no place for this: a path or a URL was expected")),
             Url::Local(path) => self.local(path),
-            Url::Far(far) if far.scheme == url::Scheme::Sshftp => Err(not_yet(far)),
             Url::Far(far) => self.far(far).await,
         }
     }
@@ -106,7 +109,10 @@ impl Stores {
             None => {
                 let ways = match &mut self.ways {
                     Some(ways) => ways,
-                    None => self.ways.insert(Ways::new(self.args.via.as_deref(), self.paths.clone())?),
+                    None => {
+                        let ways = self.ways()?;
+                        self.ways.insert(ways)
+                    }
                 };
                 let remote = far::connect(far, &self.args, self.carried, ways).await?;
                 let store: Arc<dyn Store> = Arc::new(remote.clone());
@@ -122,6 +128,21 @@ impl Stores {
         }
         let inside = is_inside(Path::new(OsStr::from_bytes(&far.path)));
         Ok(Place { store, key, inside, pattern })
+    }
+
+    /// The way to servers, as was said.
+    fn ways(&self) -> Result<Ways> {
+        let (via, paths) = (self.args.via.as_deref(), self.paths.clone());
+        match (via, self.args.stack.as_deref().map(Stack::parse).transpose()?) {
+            (None, Some(Stack::Gateways { path, first_hop })) => {
+                let path: Vec<String> = path.iter().map(Endpoint::to_string).collect();
+                Ways::new(Some(&path.join(",")), first_hop, paths)
+            }
+            (Some(_), Some(Stack::Gateways { .. })) => {
+                Err(Exit::usage("--via and --stack phoebus: one of the two was expected"))
+            }
+            (via, _) => Ways::new(via, None, paths),
+        }
     }
 
     fn local(&mut self, path: &Path) -> Result<Place> {
@@ -191,13 +212,6 @@ impl Place {
 pub(crate) fn shown(store: &dyn Store, key: &Key) -> String {
     let store = store.name();
     format!("{}/{key}", store.strip_prefix("file://").unwrap_or(&store))
-}
-
-fn not_yet(far: &Far) -> anyhow::Error {
-    let scheme = far.scheme.name();
-    Exit::usage(format!(
-        "{far}: {scheme}:// cannot be spoken yet; gsiftp://, ftp://, ftps:// or paths of this machine were expected"
-    ))
 }
 
 /// From the root, with what `..` leads to where the path really leads, as the system sees it.

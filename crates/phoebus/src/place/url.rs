@@ -48,8 +48,10 @@ pub(crate) enum Scheme {
     Ftp,
     /// FTP over TLS.
     Ftps,
-    /// GridFTP over SSH.
+    /// GridFTP over SSH, by the program that the far side has for it.
     Sshftp,
+    /// The same by Phoebus itself, written as `host:path`.
+    Ssh,
 }
 
 /// A password, which is shown to nobody.
@@ -80,16 +82,17 @@ impl Scheme {
             Self::Ftp => "ftp",
             Self::Ftps => "ftps",
             Self::Sshftp => "sshftp",
+            Self::Ssh => "ssh",
         }
     }
 
     /// Where its servers listen.
-    fn port(self) -> u16 {
+    pub(crate) fn port(self) -> u16 {
         match self {
             Self::Gsiftp => 2811,
             Self::Ftp => 21,
             Self::Ftps => 990,
-            Self::Sshftp => 22,
+            Self::Sshftp | Self::Ssh => 22,
         }
     }
 }
@@ -127,7 +130,9 @@ impl Url {
 /// As it can be written again, without the password.
 impl fmt::Display for Far {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://", self.scheme.name())?;
+        if self.scheme != Scheme::Ssh {
+            write!(f, "{}://", self.scheme.name())?;
+        }
         if let Some(user) = &self.user {
             write!(f, "{user}@")?;
         }
@@ -137,6 +142,11 @@ impl fmt::Display for Far {
             phoebus_proto::endpoint::Host::Name(name) => name.clone(),
         };
         f.write_str(&host)?;
+        if self.scheme == Scheme::Ssh {
+            let path = String::from_utf8_lossy(&self.path);
+            let root = if self.home || path.starts_with('/') { "" } else { "/" };
+            return write!(f, ":{root}{path}");
+        }
         if self.server.port != self.scheme.port() {
             write!(f, ":{}", self.server.port)?;
         }
@@ -228,10 +238,10 @@ fn remote(text: &str, host: &str, path: &str) -> Result<Far, UrlError> {
     let (user, host) = host.split_once('@').map_or((None, host), |(user, host)| (Some(user.to_owned()), host));
     let path = path.strip_prefix("~/").unwrap_or(path);
     Ok(Far {
-        scheme: Scheme::Sshftp,
+        scheme: Scheme::Ssh,
         user: user.filter(|user| !user.is_empty()),
         password: None,
-        server: endpoint(text, host, Scheme::Sshftp.port())?,
+        server: endpoint(text, host, Scheme::Ssh.port())?,
         path: OsStr::new(path).as_bytes().to_vec(),
         home: !path.starts_with('/'),
     })
@@ -277,10 +287,11 @@ mod tests {
             ("ftp://u%40x:p%3a@h:2121/a%2Fb%ff", "ftp://u@x@h:2121/a/b\u{fffd}", b"a/b\xff"),
             ("ftp://[::1]:21/~/x", "ftp://[::1]/~/x", b"x"),
             ("ftps://192.0.2.1:990/~", "ftps://192.0.2.1/~/", b""),
-            ("host:data/a b", "sshftp://host/~/data/a b", b"data/a b"),
-            ("me@host:/a", "sshftp://me@host/a", b"/a"),
-            ("[2001:db8::1]:~/a", "sshftp://[2001:db8::1]/~/a", b"a"),
-            ("host:", "sshftp://host/~/", b""),
+            ("host:data/a b", "host:data/a b", b"data/a b"),
+            ("me@host:/a", "me@host:/a", b"/a"),
+            ("sshftp://me@host/a", "sshftp://me@host/a", b"a"),
+            ("[2001:db8::1]:~/a", "[2001:db8::1]:a", b"a"),
+            ("host:", "host:", b""),
         ] {
             assert_eq!(far(text), (url.to_owned(), path.to_vec()), "{text}");
         }

@@ -9,6 +9,7 @@ use phoebus_client::{Options, Report, Sessions};
 use phoebus_gridftp::client::{Reached, Way};
 use phoebus_net::Error;
 use phoebus_net::transport::{Boxed, Transport};
+use phoebus_proto::agent::FirstHop;
 use phoebus_proto::endpoint::{Endpoint, Host};
 use phoebus_proto::session::Code;
 use phoebus_proto::settings::{Key, Settings};
@@ -36,12 +37,13 @@ impl fmt::Debug for Ways {
 }
 
 impl Ways {
-    /// By the option `--via`, or else by the environment and the user's and the administrator's files.
+    /// By the option `--via`, or else by the environment and the user's and the administrator's files; by `first_hop`, if that is
+    /// said, whatever they say of it.
     ///
     /// # Errors
     /// One sentence, exit code 2.
-    pub(crate) fn new(via: Option<&str>, paths: Arc<Paths>) -> Result<Self> {
-        let variables: Vec<Variable> = match via {
+    pub(crate) fn new(via: Option<&str>, first_hop: Option<FirstHop>, paths: Arc<Paths>) -> Result<Self> {
+        let mut variables: Vec<Variable> = match via {
             Some("none") => vec![(Key::Disable, Some("1".to_owned()))],
             Some(via) => {
                 let check = Settings::default().apply(Key::Path, via);
@@ -50,6 +52,7 @@ impl Ways {
             }
             None => Vec::new(),
         };
+        variables.extend(first_hop.map(|hop| (Key::FirstHop, Some(hop.to_string()))));
         let settings = options::settings(&variables)?;
         let asked = via.is_some_and(|via| via != "none");
         if asked && settings.disabled {
@@ -59,13 +62,14 @@ impl Ways {
         Ok(Self { settings, asked, variables, agent: None, paths })
     }
 
-    /// The way to `server`, which errors and reports call `name`; none, if it is the network's own.
+    /// The way to `server`, which errors and reports call `name`; none, if it is the network's own, of which
+    /// reports have the `note`.
     ///
     /// # Errors
     /// There is no agent that was asked for.
-    pub(super) fn to(&mut self, server: &Endpoint, name: &str) -> Result<Option<Arc<dyn Way>>> {
+    pub(super) fn to(&mut self, server: &Endpoint, name: &str, note: &str) -> Result<Option<Arc<dyn Way>>> {
         if !self.goes_through(server) {
-            self.paths.direct(name, Channel::Both, "");
+            self.paths.direct(name, Channel::Both, note);
             return Ok(None);
         }
         if self.agent.is_none() {
@@ -74,6 +78,22 @@ impl Ways {
         }
         let (settings, paths) = (self.settings.clone(), self.paths.clone());
         Ok(Some(Arc::new(Gateways { settings, paths, name: name.to_owned() })))
+    }
+
+    /// For servers that another program connects to, which knows of no gateways.
+    ///
+    /// # Errors
+    /// Gateways were asked for.
+    pub(super) fn are_not_asked_for(&self, server: &str) -> Result<()> {
+        match self.asked {
+            true => Err(Exit::usage(format!("{server}: ssh connects by itself, and not through gateways (--via)"))),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes that another program has connected to `server`.
+    pub(super) fn beside(&self, server: &str, note: &str) {
+        self.paths.direct(server, Channel::Both, note);
     }
 
     fn goes_through(&self, server: &Endpoint) -> bool {

@@ -36,6 +36,11 @@ pub enum Tls {
 impl Ftp {
     /// vsftpd, with anybody who may write.
     pub fn vsftpd(tls: Tls) -> Self {
+        Self::vsftpd_with(tls, "")
+    }
+
+    /// The same with more in its configuration.
+    pub fn vsftpd_with(tls: Tls, more: &str) -> Self {
         let dir = place();
         let root = dir.path().join("root");
         fs::create_dir_all(root.join("pub")).unwrap();
@@ -48,7 +53,7 @@ impl Ftp {
             "listen=YES\nlisten_address=127.0.0.1\nlisten_port={port}\nbackground=NO\nlocal_enable=NO\nanonymous_enable=YES\n\
              no_anon_password=YES\nftp_username=daemon\nwrite_enable=YES\nanon_upload_enable=YES\nanon_mkdir_write_enable=YES\n\
              anon_other_write_enable=YES\nanon_world_readable_only=NO\nanon_umask=022\nanon_root={}\nsecure_chroot_dir={}\n\
-             seccomp_sandbox=NO\nisolate=NO\nisolate_network=NO\nconnect_from_port_20=NO\nxferlog_enable=YES\nvsftpd_log_file={}\n",
+             seccomp_sandbox=NO\nisolate=NO\nisolate_network=NO\nconnect_from_port_20=NO\nxferlog_enable=YES\nvsftpd_log_file={}\n{more}\n",
             root.display(),
             shown("empty"),
             shown("log"),

@@ -6,9 +6,11 @@
 pub mod ftp;
 pub mod grid;
 pub mod gridftp;
+pub mod here;
 pub mod path;
 pub mod place;
 pub mod serve;
+pub mod site;
 #[path = "../../../gridftp/tests/support/works.rs"]
 pub mod works;
 

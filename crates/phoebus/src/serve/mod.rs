@@ -1,4 +1,6 @@
-//! `phoebus serve`: the GridFTP and FTP server as a process.
+//! `phoebus serve`: the GridFTP and FTP server as a process; [`inetd`] for one user, on standard input and output.
+
+mod inetd;
 
 use crate::exit::Exit;
 use crate::gateway::start_log;
@@ -36,23 +38,27 @@ Examples:
   phoebus serve --config /etc/phoebus/serve.toml
   phoebus serve --data-node --config /etc/phoebus/serve.toml --listen 192.0.2.7:2812
   phoebus serve --hash-password < password.txt
+  ssh host phoebus serve --inetd                   what phoebus cp has ssh run for host:path
 ")]
 pub(crate) struct Args {
     /// Configuration file (docs/guide/serve.md)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "anonymous", "read_only"])]
     config: Option<PathBuf>,
-    /// The directory that is served; nothing outside it can be reached
-    #[arg(long, value_name = "DIR", requires = "anonymous")]
+    /// The directory that is served; nothing outside it can be reached [with --inetd, default: /]
+    #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     /// Addresses to listen on, instead of those of the configuration [default: 127.0.0.1:2811]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<SocketAddr>,
     /// Let everybody in, as anonymous or ftp with any password
-    #[arg(long, requires = "root")]
+    #[arg(long)]
     anonymous: bool,
     /// Let nobody change anything
-    #[arg(long, requires = "root")]
+    #[arg(long)]
     read_only: bool,
+    /// Serve whoever has started this, as the user that he is, on standard input and output, without a password: for ssh
+    #[arg(long, conflicts_with_all = ["config", "listen", "anonymous", "data_node", "check", "json"])]
+    inetd: bool,
     /// Move data for a front end, which proves to have the secret of `[stripes]`, and serve nobody else
     #[arg(long, requires = "config")]
     data_node: bool,
@@ -70,6 +76,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     if args.hash_password {
         return hash();
+    }
+    if args.inetd {
+        return inetd::run(args.root.unwrap_or_else(|| "/".into()), args.read_only);
+    }
+    if args.anonymous != args.root.is_some() || (args.read_only && args.root.is_none()) {
+        return Err(Exit::usage("--root DIR and --anonymous were expected together, and --read-only only with them"));
     }
     let mut config = match (&args.config, args.root) {
         (Some(file), _) => Config::read(file).map_err(Exit::usage)?,

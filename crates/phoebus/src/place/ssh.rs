@@ -1,0 +1,267 @@
+//! Servers behind SSH (U1): `sshftp://host/path` as GCT has it, and `host:path`. The control connection is the standard input and
+//! output of a server that `ssh` starts at the far side, for one user who has proved to SSH who he is:
+//!
+//! - `sshftp://`: whatever the far side has for it, `~/.globus/sshftp` or `/etc/grid-security/sshftp`, which start
+//!   `globus-gridftp-server -ssh`, or else Phoebus;
+//! - `host:path`: `phoebus serve --inetd`.
+//!
+//! It is the user's own OpenSSH, with its configuration, keys and agent; what it asks, a password say, it asks on the terminal, and
+//! nothing of it comes by here. Nothing that is said of a host reaches a shell: the far side's gets a text that is the same for all.
+
+use super::url::{Far, Scheme};
+use crate::exit::Exit;
+use anyhow::Result;
+use phoebus_gridftp::client::{Reached, Way};
+use phoebus_net::Error;
+use phoebus_net::pair::Pair;
+use phoebus_net::tcp::Tcp;
+use phoebus_net::transport::{Boxed, Transport};
+use phoebus_proto::endpoint::{Endpoint, Host};
+use phoebus_proto::session::Code;
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+/// What is run at the far side for `sshftp://`, in words that all shells understand. Where GCT's client is told what to run instead
+/// (`GLOBUS_REMOTE_SSHFTP`), so is this.
+const SSHFTP: &str = "test -x .globus/sshftp && exec .globus/sshftp; \
+                      test -x /etc/grid-security/sshftp && exec /etc/grid-security/sshftp; exec phoebus serve --inetd";
+
+/// Where the far side's command may be said by the user.
+const REMOTE_SSHFTP: &str = "GLOBUS_REMOTE_SSHFTP";
+
+/// What runs the server of Phoebus.
+const SERVE: &str = "serve --inetd";
+
+/// How long a login may take, which may wait for somebody to find and type his password: as long as sshd waits for it.
+const LOGIN: Duration = Duration::from_secs(120);
+
+/// How long `ssh` has to end once its connection has: it may have something to say yet.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// How much is kept of what `ssh` and the far side say.
+const MAX_WORDS: usize = 2048;
+
+/// The way to a server at the far side.
+#[derive(Debug)]
+pub(super) struct Ssh {
+    arguments: Vec<String>,
+    /// As errors name it.
+    name: String,
+    scheme: Scheme,
+}
+
+impl Ssh {
+    /// The way to `far`, where `program` is Phoebus.
+    ///
+    /// # Errors
+    /// What no user can be called, and a password (exit code 2).
+    pub(super) fn to(far: &Far, program: &str, name: &str) -> Result<Self> {
+        let wrong = |why: &str| Exit::usage(format!("{name}: {why}"));
+        if far.password.is_some() {
+            return Err(wrong("ssh asks for passwords by itself, and none was expected in the URL"));
+        }
+        let host = match &far.server.host {
+            Host::Addr(addr) => addr.to_string(),
+            Host::Name(name) => name.clone(),
+        };
+        // An option is what begins so, and the rest means something to shells, which ssh_config may have ssh start.
+        let odd = |text: &str| {
+            text.starts_with('-') || text.contains(|c: char| c.is_control() || "'`\"$\\;&<>|(){} ".contains(c))
+        };
+        if odd(&host) || far.user.as_deref().is_some_and(odd) {
+            return Err(wrong("a host and a user were expected whose names ssh takes"));
+        }
+        let options = ["-T", "-x", "-a", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no"];
+        let mut arguments: Vec<String> = options.map(str::to_owned).into();
+        if far.server.port != far.scheme.port() {
+            arguments.extend(["-p".to_owned(), far.server.port.to_string()]);
+        }
+        if let Some(user) = &far.user {
+            arguments.extend(["-l".to_owned(), user.clone()]);
+        }
+        let command = match far.scheme {
+            Scheme::Ssh => format!("{program} {SERVE}"),
+            _ => std::env::var(REMOTE_SSHFTP).ok().filter(|said| !said.is_empty()).unwrap_or_else(|| SSHFTP.to_owned()),
+        };
+        arguments.extend(["--".to_owned(), host, command]);
+        Ok(Self { arguments, name: name.to_owned(), scheme: far.scheme })
+    }
+
+    async fn start(&self) -> Result<Reached, Error> {
+        let failed = |error: &io::Error| {
+            let why = phoebus_net::reason(error);
+            self.error(Code::Requirement, format!("ssh cannot be started: {why}"))
+        };
+        let (pair, other) = Pair::new().map_err(|error| failed(&error))?;
+        let input = other.try_clone().map_err(|error| failed(&error))?;
+        let mut command = Command::new("ssh");
+        command.args(&self.arguments).stdin(Stdio::from(input)).stdout(Stdio::from(other)).stderr(Stdio::piped());
+        let mut process = Process::new(command.spawn().map_err(|error| failed(&error))?);
+        // What it holds of the other end would keep that open.
+        drop(command);
+        let late = || self.error(Code::TimedOut, format!("nothing came within {} s", LOGIN.as_secs()));
+        match timeout(LOGIN, pair.has_come()).await.map_err(|_| late())? {
+            Ok(true) => {}
+            Ok(false) => return Err(self.why(process.ended().await, &process.words())),
+            Err(error) => return Err(failed(&error)),
+        }
+        let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let stream = pair.into_stream((unknown, unknown), process);
+        Ok(Reached { stream, server: unknown, data: None })
+    }
+
+    /// Why there is no server, by how `ssh` ended and what was said.
+    fn why(&self, status: Option<ExitStatus>, words: &str) -> Error {
+        let lower = words.to_lowercase();
+        let distrust = ["host key verification failed", "permission denied", "too many authentication failures"];
+        let said = if words.is_empty() { String::new() } else { format!(": {words}") };
+        match status.and_then(|status| status.code()) {
+            Some(255) if distrust.iter().any(|words| lower.contains(words)) => {
+                self.error(Code::AuthFailed, format!("ssh does not log in{said}"))
+            }
+            Some(255) | None => self.error(Code::ConnectFailed, format!("ssh does not get there{said}")),
+            Some(126 | 127) => {
+                let missing = match self.scheme {
+                    Scheme::Ssh => {
+                        "the far side has no phoebus where its shell looks for it (--far-phoebus says where it is)"
+                    }
+                    _ => {
+                        "the far side has no sshftp for its users (~/.globus/sshftp or /etc/grid-security/sshftp) and no phoebus"
+                    }
+                };
+                self.error(Code::Requirement, format!("{missing}{said}"))
+            }
+            Some(code) => {
+                self.error(Code::Requirement, format!("the far side's server ended at once, with code {code}{said}"))
+            }
+        }
+    }
+
+    fn error(&self, code: Code, reason: String) -> Error {
+        Error::Carrier { code, reason: format!("{}: {reason}", self.name) }
+    }
+}
+
+impl Way for Ssh {
+    fn reach<'a>(&'a self, _: &'a Endpoint, _: Duration) -> Boxed<'a, Result<Reached, Error>> {
+        Box::pin(self.start())
+    }
+
+    /// Data connections are the network's own.
+    fn data(&self) -> Arc<dyn Transport> {
+        Arc::new(Tcp)
+    }
+}
+
+/// A running `ssh`. Dropped, it is given a moment to end, since its input has, and then killed.
+#[derive(Debug)]
+struct Process {
+    child: Option<Child>,
+    words: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Process {
+    fn new(mut child: Child) -> Self {
+        let words = Arc::<Mutex<Vec<u8>>>::default();
+        if let Some(mut errors) = child.stderr.take() {
+            let words = words.clone();
+            // Somebody has to read, and a master that stays for other connections may keep it open for hours.
+            thread::spawn(move || {
+                let mut room = [0; 512];
+                while let Ok(len @ 1..) = errors.read(&mut room) {
+                    let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
+                    words.extend_from_slice(&room[..len]);
+                    let over = words.len().saturating_sub(MAX_WORDS);
+                    words.drain(..over);
+                }
+            });
+        }
+        Self { child: Some(child), words }
+    }
+
+    /// Waits for its end, and for what it says last.
+    async fn ended(&mut self) -> Option<ExitStatus> {
+        let until = Instant::now() + FAREWELL;
+        while let Some(child) = self.child.as_mut().filter(|_| Instant::now() < until) {
+            if let Ok(Some(status)) = child.try_wait() {
+                // What it has written is on its way to whoever reads.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                return Some(status);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        None
+    }
+
+    /// What was said on standard error, as part of a sentence.
+    fn words(&self) -> String {
+        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(&words);
+        let noise =
+            |line: &&str| line.is_empty() || line.starts_with("Warning: Permanently added") || line.starts_with('@');
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !noise(line)).collect();
+        lines
+            .join(" ")
+            .chars()
+            .flat_map(char::escape_debug)
+            .collect::<String>()
+            .replace("\\'", "'")
+            .replace("\\\"", "\"")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        thread::spawn(move || {
+            let until = Instant::now() + FAREWELL;
+            while Instant::now() < until {
+                if !matches!(child.try_wait(), Ok(None)) {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+            // It is of no more use, and nobody else would end it.
+            let _ = child.kill();
+            let _ = child.wait();
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::url::Url;
+    use super::*;
+    use std::ffi::OsStr;
+
+    fn arguments(text: &str) -> Result<Vec<String>> {
+        let Ok(Url::Far(far)) = Url::parse(OsStr::new(text)) else {
+            return Err(Exit::usage("it is no place of a server"));
+        };
+        Ok(Ssh::to(&far, "phoebus", "x")?.arguments.split_off(7))
+    }
+
+    #[test]
+    fn nothing_that_is_said_of_a_host_is_taken_for_anything_else() {
+        let serve = "phoebus serve --inetd";
+        assert_eq!(arguments("me@host:a;b").unwrap(), ["-l", "me", "--", "host", serve]);
+        assert_eq!(arguments("[2001:db8::1]:a").unwrap(), ["--", "2001:db8::1", serve]);
+        assert_eq!(arguments("sshftp://host:2222/a").unwrap()[..4], ["-p", "2222", "--", "host"]);
+        for text in [
+            "-oProxyCommand=x:a",
+            "me@-host:a",
+            "-l@host:a",
+            "$(x)@host:a",
+            "sshftp://%2Dl@host/",
+            "sshftp://a%20b@host/",
+            "sshftp://me:pw@host/",
+        ] {
+            assert!(arguments(text).is_err(), "{text}");
+        }
+    }
+}
