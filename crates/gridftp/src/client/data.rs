@@ -3,6 +3,7 @@
 use super::error::{passing, refused, senseless, words};
 use super::login::server_name;
 use super::options::{Grid, Options, Security};
+use super::pipe::Ahead;
 use super::session::Session;
 use super::stack::NetStack;
 use crate::data::pinned::Own;
@@ -12,6 +13,7 @@ use phoebus_gsi::context::Expect;
 use phoebus_proto::gridftp::address::{find_epsv, find_pasv, parse_stripes, print_eprt, print_port, print_stripe};
 use phoebus_proto::gridftp::options::RetrOptions;
 use phoebus_proto::gridftp::pin::Pin;
+use phoebus_proto::gridftp::reply::Reply;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -192,6 +194,39 @@ impl<'a> DataPlan<'a> {
         self.go_to(session, mode).await
     }
 
+    /// Prepares for a file that goes to the server in `mode`, and tells it of its `size` if that is given: by one round trip, if the
+    /// server takes commands `ahead`. `file` is it in errors.
+    pub(super) async fn enter_to_send(
+        &self,
+        session: &mut Session,
+        mode: Mode,
+        size: Option<u64>,
+        ahead: &Ahead,
+        file: &str,
+    ) -> Result<(), Error> {
+        self.carry(session, false).await?;
+        // Where to connect to depends on the mode.
+        let known = session.foreseen().await?.filter(|_| session.mode == mode);
+        let asked = known.is_none() && !(self.options.striped && mode == Mode::Extended);
+        let change = (session.mode != mode).then(|| mode_line(mode));
+        let size = size.map(|size| format!("ALLO {size}").into_bytes());
+        let passive = asked.then(|| self.where_to(session).into());
+        let lines: Vec<Vec<u8>> = [&change, &size, &passive].into_iter().flatten().cloned().collect();
+        let mut replies = session.ask_all(&lines, ahead).await?.into_iter();
+        let mut reply_to = |line: &Option<Vec<u8>>| line.as_ref().and_then(|_| replies.next());
+        if let Some(reply) = reply_to(&change) {
+            changed(session, mode, &reply)?;
+        }
+        // Many have no such command, and some no need of it.
+        if let Some(reply) = reply_to(&size).filter(|reply| matches!(reply.code, 452 | 552)) {
+            return Err(refused(file, "make room for", "ALLO", &reply));
+        }
+        if let Some(reply) = known.or_else(|| reply_to(&passive)) {
+            session.foresee(reply);
+        }
+        Ok(())
+    }
+
     /// Prepares for a listing.
     pub(super) async fn enter_to_list(&self, session: &mut Session) -> Result<(), Error> {
         self.carry(session, true).await?;
@@ -203,17 +238,10 @@ impl<'a> DataPlan<'a> {
         if session.mode == mode {
             return Ok(());
         }
-        let name = session.name.clone();
         // Where to connect to depends on it.
         session.foreseen().await?;
-        let letter = if mode == Mode::Stream { 'S' } else { 'E' };
-        let reply = session.ask(format!("MODE {letter}")).await?;
-        if !reply.is_success() {
-            let reason = format!("the server has no parallel streams: it answers MODE {letter} with {}", words(&reply));
-            return Err(Error::Store { name: name.to_string(), reason, sort: Sort::Request });
-        }
-        session.mode = mode;
-        Ok(())
+        let reply = session.ask(mode_line(mode)).await?;
+        changed(session, mode, &reply)
     }
 
     /// The command that asks where to connect to.
@@ -345,4 +373,23 @@ impl<'a> DataPlan<'a> {
         session.parallel = streams;
         Ok(())
     }
+}
+
+/// The command for a mode.
+fn mode_line(mode: Mode) -> Vec<u8> {
+    match mode {
+        Mode::Stream => b"MODE S".into(),
+        Mode::Extended => b"MODE E".into(),
+    }
+}
+
+/// Notes the mode that a session is in, if `reply` to its command says so.
+fn changed(session: &mut Session, mode: Mode, reply: &Reply) -> Result<(), Error> {
+    if reply.is_success() {
+        session.mode = mode;
+        return Ok(());
+    }
+    let command = String::from_utf8_lossy(&mode_line(mode)).into_owned();
+    let reason = format!("the server has no parallel streams: it answers {command} with {}", words(reply));
+    Err(Error::Store { name: session.name.to_string(), reason, sort: Sort::Request })
 }

@@ -3,8 +3,10 @@
 use super::data::DataPlan;
 use super::error::{passing, refused, silent, sort, words};
 use super::options::{Grid, Options, Security};
+use super::pipe::Ahead;
 use super::session::Session;
 use crate::control::Link;
+use phoebus_files::key::Key;
 use phoebus_files::{Error, Sort};
 use phoebus_gsi::context::{Delegation, Expect};
 use phoebus_gsi::control::{ClientLogin, Next};
@@ -20,7 +22,7 @@ use rustls::pki_types::ServerName;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// What anonymous users give for a password, so that a server's administrator knows what this is.
 const ANONYMOUS: (&str, &str) = ("anonymous", "phoebus@");
@@ -34,8 +36,20 @@ const SESSIONS: usize = 16;
 /// How often a login may be asked for more than is known.
 const MAX_STEPS: usize = 20;
 
+/// What is asked of every server once somebody is logged in: what it can do, for bytes as they are, and where the login leads.
+const FIRST: [&[u8]; 3] = [b"FEAT", b"TYPE I", b"PWD"];
+
 /// Connects and logs in.
-pub(super) async fn login(options: &Options, name: &Arc<str>) -> Result<Session, Error> {
+pub(super) async fn login(options: &Options, name: &Arc<str>, ahead: &Ahead) -> Result<Session, Error> {
+    let tries = ahead.is_taken();
+    match begin(options, name, ahead).await {
+        // It has broken the connection over several commands at once.
+        Err(_) if tries && !ahead.is_taken() => begin(options, name, ahead).await,
+        session => session,
+    }
+}
+
+async fn begin(options: &Options, name: &Arc<str>, ahead: &Ahead) -> Result<Session, Error> {
     let mut session = connect(options, name).await?;
     if let Security::Tls { config, implicit: true } = &options.security {
         protect(&mut session, options, config).await?;
@@ -57,13 +71,37 @@ pub(super) async fn login(options: &Options, name: &Arc<str>) -> Result<Session,
     if session.peer.ip().is_unspecified() {
         find_peer(&mut session, options).await?;
     }
-    let features = session.ask("FEAT").await?;
-    session.features = Arc::new(Features::parse(&features));
-    session.must("TYPE I", name, "use").await?;
+    let asked = Instant::now();
+    let replies = session.ask_all(&FIRST.map(<[u8]>::to_vec), ahead).await?;
+    session.rtt = asked.elapsed() / if ahead.is_taken() { 1 } else { FIRST.len() as u32 };
+    let [features, image, home] = &replies[..] else { return Err(passing(name, "answers are missing")) };
+    session.features = Arc::new(Features::parse(features));
+    if !image.is_success() {
+        return Err(refused(name, "use", "TYPE I", image));
+    }
+    session.home = Arc::new(home_of(home));
     DataPlan::of(options).announce(&mut session).await?;
     // A server that does not have it says so before anything is begun.
     DataPlan::of(options).carry(&mut session, false).await?;
     Ok(session)
+}
+
+/// Where a login leads, as PWD says; the root, if it says nothing that makes sense.
+fn home_of(reply: &Reply) -> Key {
+    let line = reply.lines.first().map(Vec::as_slice).unwrap_or_default();
+    let quoted = || {
+        let from = line.iter().position(|&b| b == b'"')? + 1;
+        // A quote in the name is doubled.
+        let (mut path, mut rest) = (Vec::new(), line[from..].iter().copied().peekable());
+        while let Some(byte) = rest.next() {
+            if byte == b'"' && rest.next_if_eq(&b'"').is_none() {
+                return Key::parse(&path).ok();
+            }
+            path.push(byte);
+        }
+        None
+    };
+    if reply.code == 257 { quoted().unwrap_or_default() } else { Key::ROOT }
 }
 
 async fn connect(options: &Options, name: &Arc<str>) -> Result<Session, Error> {

@@ -11,9 +11,9 @@ use phoebus_files::{Error, Sort};
 use phoebus_proto::gridftp::facts::Facts;
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::gridftp::time::Stamp;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How many names are kept of what a server refuses.
 const MAX_NAMES: usize = 1000;
@@ -23,6 +23,17 @@ const SHORT: u64 = 1 << 20;
 
 /// How fast a server computes a checksum at least, in bytes a second, if it says nothing meanwhile.
 const SLOW_SUM: u64 = 10_000_000;
+
+/// For how long what was seen of a file is taken for what is there: less than between two commands of somebody.
+const RECENT: Duration = Duration::from_secs(2);
+
+/// What was seen of a file: nothing, if it was not there.
+#[derive(Debug)]
+pub(super) struct Looked {
+    key: Key,
+    meta: Option<Meta>,
+    at: Instant,
+}
 
 impl Remote {
     /// `command` about `key`, as a line.
@@ -142,6 +153,33 @@ impl Remote {
         }
         let reply = self.about("CWD", key).await?;
         if reply.is_success() { Ok(dir) } else { Err(self.absent_or(key, "CWD", &reply)) }
+    }
+
+    /// The same, remembered for [`Self::recall`].
+    pub(super) async fn look_and_remember(&self, key: &Key) -> Result<Meta, Error> {
+        let found = self.look(key).await;
+        let meta = match &found {
+            Ok(meta) => Some(Some(*meta)),
+            Err(Error::NotFound { .. }) => Some(None),
+            Err(_) => None,
+        };
+        *self.looked() = meta.map(|meta| Looked { key: key.clone(), meta, at: Instant::now() });
+        found
+    }
+
+    /// What is at `key`, by what was just seen, if it was: whoever looks at a file to open it spares a round trip. Each look
+    /// serves once.
+    pub(super) async fn recall(&self, key: &Key) -> Result<Meta, Error> {
+        let looked = self.looked().take_if(|looked| looked.key == *key && looked.at.elapsed() < RECENT);
+        match looked {
+            Some(Looked { meta: Some(meta), .. }) => Ok(meta),
+            Some(Looked { meta: None, .. }) => Err(Error::NotFound { name: self.label(key) }),
+            None => self.look(key).await,
+        }
+    }
+
+    fn looked(&self) -> MutexGuard<'_, Option<Looked>> {
+        self.0.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The error for something that the server does not want to tell of: as a rule, it is not there.

@@ -55,7 +55,7 @@ impl Remote {
     pub(super) async fn beside(&self) -> Result<Session, Error> {
         loop {
             let kept = self.idle().pop();
-            let Some(mut session) = kept else { return login(&self.0.options, &self.0.name).await };
+            let Some(mut session) = kept else { return login(&self.0.options, &self.0.name, &self.0.ahead).await };
             let fresh = session.used.elapsed() < FRESH;
             if session.is_ahead() && fresh {
                 return Ok(session);
@@ -133,7 +133,7 @@ impl Remote {
                 match pipe.as_ref().filter(|pipe| pipe.is_open()) {
                     Some(pipe) => pipe.clone(),
                     None => {
-                        let session = match login(&self.0.options, &self.0.name).await {
+                        let session = match login(&self.0.options, &self.0.name, &self.0.ahead).await {
                             Ok(session) => session,
                             // Then it takes turns with the others.
                             Err(error) if is_crowded(&error) => self.session().await?,

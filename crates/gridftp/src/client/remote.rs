@@ -7,6 +7,7 @@ use super::listing::RemoteListing;
 use super::login::login;
 use super::object::RemoteObject;
 use super::options::{Options, Segment};
+use super::orders::Looked;
 use super::pipe::{Ahead, Pipe};
 use super::places::Places;
 use super::session::Session;
@@ -22,7 +23,7 @@ use phoebus_proto::gridftp::line::is_line;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A server. Clones are the same store.
 #[derive(Clone)]
@@ -34,7 +35,9 @@ pub(super) struct Inner {
     pub(super) features: Arc<Features>,
     pub(super) algorithms: Vec<Algorithm>,
     /// Where the login leads.
-    pub(super) home: Key,
+    pub(super) home: Arc<Key>,
+    /// What was looked at last, for whoever opens or writes it next.
+    pub(super) looked: Mutex<Option<Looked>>,
     pub(super) idle: Mutex<Vec<Session>>,
     /// Those that may be in use at the same time. What is read and what is written have places of their own: who copies within a
     /// server needs both, and would wait for others who do.
@@ -79,10 +82,9 @@ impl Remote {
     /// It cannot be reached, does not prove who it is, or lets nobody in.
     pub async fn connect(options: Options) -> Result<Self, Error> {
         let name: Arc<str> = options.name.as_str().into();
-        let mut session = login(&options, &name).await?;
-        let asked = Instant::now();
-        let home = home(&mut session).await?;
-        let rtt = asked.elapsed();
+        let ahead = Ahead::new();
+        let session = login(&options, &name, &ahead).await?;
+        let (home, rtt) = (session.home.clone(), session.rtt);
         let features = session.features.clone();
         let known = features.checksums();
         let algorithms = Algorithm::ALL.into_iter().filter(|a| known.iter().any(|k| k.parse() == Ok(*a))).collect();
@@ -96,11 +98,12 @@ impl Remote {
             features,
             algorithms,
             home,
+            looked: Mutex::default(),
             idle,
             reading: Places::new(most),
             writing: Places::new(most),
             pipe: tokio::sync::Mutex::new(None),
-            ahead: Ahead::new(),
+            ahead,
             rtt,
             windows: (host.tcp_rmem[2], host.tcp_wmem[2]),
             losses: Arc::default(),
@@ -235,7 +238,7 @@ impl Store for Remote {
     }
 
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
-        Box::pin(self.look(key))
+        Box::pin(self.look_and_remember(key))
     }
 
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
@@ -244,7 +247,7 @@ impl Store for Remote {
 
     fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
         Box::pin(async move {
-            let meta = self.look(key).await?;
+            let meta = self.recall(key).await?;
             if !matches!(meta.kind, Kind::File | Kind::Device) {
                 return Err(Error::Kind { name: self.label(key), is: meta.kind.described(), expected: "a file" });
             }
@@ -316,23 +319,4 @@ impl Store for Remote {
     fn settle(&self) -> Fallible<'_, ()> {
         Box::pin(async { Ok(()) })
     }
-}
-
-/// Where a login leads, as PWD says; the root, if it says nothing that makes sense.
-async fn home(session: &mut Session) -> Result<Key, Error> {
-    let reply = session.ask("PWD").await?;
-    let line = reply.lines.first().map(Vec::as_slice).unwrap_or_default();
-    let quoted = || {
-        let from = line.iter().position(|&b| b == b'"')? + 1;
-        // A quote in the name is doubled.
-        let (mut path, mut rest) = (Vec::new(), line[from..].iter().copied().peekable());
-        while let Some(byte) = rest.next() {
-            if byte == b'"' && rest.next_if_eq(&b'"').is_none() {
-                return Key::parse(&path).ok();
-            }
-            path.push(byte);
-        }
-        None
-    };
-    Ok(if reply.code == 257 { quoted().unwrap_or_default() } else { Key::ROOT })
 }

@@ -7,6 +7,7 @@ use crate::control::Link;
 use crate::data::Mode;
 use crate::data::pinned::Own;
 use phoebus_files::Error;
+use phoebus_files::key::Key;
 use phoebus_gsi::control::Protected;
 use phoebus_net::transport::Transport;
 use phoebus_proto::gridftp::features::Features;
@@ -47,6 +48,10 @@ pub(super) struct Session {
     pub(super) own: Option<Own>,
     patience: Duration,
     pub(super) features: Arc<Features>,
+    /// Where the login leads.
+    pub(super) home: Arc<Key>,
+    /// How long it took to answer.
+    pub(super) rtt: Duration,
     /// How data is transmitted from here on.
     pub(super) mode: Mode,
     /// Over how many connections the server sends.
@@ -86,6 +91,8 @@ impl Session {
             own: None,
             patience,
             features: Arc::default(),
+            home: Arc::default(),
+            rtt: Duration::ZERO,
             mode: Mode::Stream,
             parallel: 1,
             epsv: true,
@@ -146,6 +153,11 @@ impl Session {
             (self.ahead, self.in_step) = (true, in_step);
         }
         Ok(())
+    }
+
+    /// Leaves `reply` to such a command for the next transfer.
+    pub(super) fn foresee(&mut self, reply: Reply) {
+        self.foreseen = Some(reply);
     }
 
     /// What was answered to that, if it was sent.

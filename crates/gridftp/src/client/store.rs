@@ -111,16 +111,10 @@ async fn run(remote: &Remote, sending: &Sending, blocks: mpsc::Receiver<Block>) 
     let mut session = remote.session_to_write().await?;
     let (mode, streams) = sending.streams.map_or((Mode::Stream, 1), |streams| (Mode::Extended, streams));
     let plan = remote.plan().over(streams);
-    plan.enter(&mut session, mode).await?;
     // By its size alone servers know that all of it has come where connections do not say when they are at their end.
     let always = remote.options().stack.as_ref().is_some_and(|stack| !stack.tells_ends());
-    if let Some(size) = sending.size.filter(|size| *size >= ALLO_FROM || always) {
-        let reply = session.ask(format!("ALLO {size}")).await?;
-        // Many have no such command, and some no need of it.
-        if matches!(reply.code, 452 | 552) {
-            return Err(refused(name, "make room for", "ALLO", &reply));
-        }
-    }
+    let size = sending.size.filter(|size| *size >= ALLO_FROM || always);
+    plan.enter_to_send(&mut session, mode, size, &remote.0.ahead, name).await?;
     let channel = plan.passive(&mut session).await?;
     remote.used(streams.saturating_mul(channel.ends() as u32));
     let rest = match mode {

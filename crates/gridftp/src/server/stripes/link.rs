@@ -100,7 +100,9 @@ impl Node {
             }
             Some(Guard::TlsServer(_)) => TLS.to_owned(),
             Some(_) => {
-                return Err(self.no("data on stripes is protected by certificates (DCAU), TLS (AUTH TLS) or not at all"));
+                return Err(
+                    self.no("data on stripes is protected by certificates (DCAU), TLS (AUTH TLS) or not at all")
+                );
             }
         };
         let sealed = self.secret.seal(&self.talk, self.lent, &text);
