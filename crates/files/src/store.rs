@@ -235,7 +235,7 @@ pub trait Landing: Debug + Send + Sync {
 /// How a flow is to come.
 #[derive(Debug, Clone)]
 pub struct Shape {
-    /// Its buffers. Blocks are as long as they are, but for the first and last of a range.
+    /// Its buffers. No block is longer than they are.
     pub pool: Pool,
     /// How many blocks are read at once, where that makes sense.
     pub readers: usize,

@@ -17,6 +17,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+/// Which part of a file one block is at most where blocks may go over several connections, unless that is short.
+const SHARE: u64 = 64;
+
+/// Shorter blocks cost more than sharing them gains.
+const SHORTEST: u64 = 64 << 10;
+
 /// How many bytes one call to read ranges may ask for.
 pub(super) const MAX_READ: u64 = 256 << 20;
 
@@ -56,7 +62,7 @@ impl Object for LocalObject {
     fn flow(&self, wanted: Ranges, shape: Shape) -> Fallible<'_, Arc<dyn Flow>> {
         Box::pin(async move {
             wanted.iter().try_for_each(|extent| self.check(extent))?;
-            let block = shape.pool.size().max(1) as u64;
+            let block = block_of(&shape, wanted.total());
             if shape.lend && shape.sum.is_none() {
                 let (file, name, regular) = (self.file.0.clone(), self.name().into(), self.stat.kind == Kind::File);
                 let whole = Lent { file, name, regular, at: 0, len: 0 };
@@ -122,6 +128,12 @@ impl Object for LocalObject {
             if same { Ok(()) } else { Err(Error::Changed { name: self.name() }) }
         })
     }
+}
+
+/// How long blocks are: where several may take them, of a short file each gets some.
+fn block_of(shape: &Shape, total: u64) -> u64 {
+    let most = shape.pool.size().max(1) as u64;
+    if shape.ordered { most } else { most.min((total / SHARE).max(SHORTEST)) }
 }
 
 /// Where the next block begins; all readers of a flow share it.
