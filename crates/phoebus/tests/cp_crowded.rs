@@ -40,9 +40,3 @@ fn vsftpd_has_three_connections_for_each_client() {
 fn proftpd_has_three_connections_for_each_client() {
     all_arrive(&Ftp::proftpd(Tls::None, "MaxClientsPerHost 3"), &[&[], &["--transfers", "8"]]);
 }
-
-#[test]
-fn one_connection_is_enough() {
-    let server = Ftp::vsftpd_with(Tls::None, "max_per_ip=1");
-    all_arrive(&server, &[&["--transfers", "1"]]);
-}

@@ -261,3 +261,37 @@ fn files_go_from_server_to_server_by_certificates() {
         works("phoebus cp", server, "certificate", &third);
     }
 }
+
+#[test]
+fn lists_of_far_files_are_looked_at_several_at_a_time() {
+    let (here, gct, serve) = (Here::new(None), Gct::anonymous(), Serve::writable());
+    for i in 0..100 {
+        fs::write(serve.path(&format!("f{i}")), bytes(i)).unwrap();
+    }
+    fs::create_dir(serve.path("dir")).unwrap();
+    for url in [&(|path: &str| gct.url(&serve.path(path))) as &dyn Fn(&str) -> String, &|path| serve.url(path)] {
+        let names: Vec<String> = (0..100).map(|i| url(&format!("f{i}"))).collect();
+        fs::write(here.path("list"), names.join("\n")).unwrap();
+        here.does(&["cp", "-q", "--list", "list", "all/"]);
+        let pairs: Vec<String> = (0..100).map(|i| format!("{} g{i}", names[i])).collect();
+        fs::write(here.path("pairs"), pairs.join("\n")).unwrap();
+        here.does(&["cp", "-q", "--list", "pairs"]);
+        for i in 0..100 {
+            assert!(fs::read(here.path(&format!("all/f{i}"))).unwrap() == bytes(i), "{i}");
+            assert!(fs::read(here.path(&format!("g{i}"))).unwrap() == bytes(i), "{i}");
+        }
+        // What is not there is named, and the others go; a directory that is there gets what goes to it.
+        fs::write(here.path("list"), format!("{}\n{}\n{}\n", names[1], url("gone"), names[2])).unwrap();
+        here.fails(4, "/gone does not exist", &["cp", "--list", "list", "some/"]);
+        assert!(here.path("some/f1").exists() && here.path("some/f2").exists());
+        fs::write(here.path("pairs"), format!("g3 {}\ng4 {}\n", url("dir"), url("x4"))).unwrap();
+        here.does(&["cp", "--list", "pairs"]);
+        assert_eq!(
+            (fs::read(serve.path("dir/g3")).unwrap(), fs::read(serve.path("x4")).unwrap()),
+            (bytes(3), bytes(4))
+        );
+        for name in ["all", "some"] {
+            fs::remove_dir_all(here.path(name)).unwrap();
+        }
+    }
+}

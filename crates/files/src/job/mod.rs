@@ -12,13 +12,16 @@ use crate::plan::{Existing, Filter, Found, Walk};
 use crate::store::{Attributes, Kind, Meta, Store};
 use crate::transfer::How;
 use one::{Came, One};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Objects of at most so many bytes are short: at 100 Mbit/s it is less than a round trip.
 pub const SHORT: u64 = 1 << 20;
+
+/// How many of a far store's objects are looked at before it is their turn: as many as its client has commands under way.
+const AHEAD: usize = 32;
 
 /// How many entries of a directory are kept in mind: some hundred megabytes of them.
 const MOST: usize = 1_000_000;
@@ -93,14 +96,41 @@ impl Job {
     pub async fn run(&self, items: impl IntoIterator<Item = (Key, Key)>) -> Report {
         let (report, made, new, dirs) = Default::default();
         let mut run = Run { job: self, tasks: JoinSet::new(), taken: 0, report, made, new, dirs, there: None };
-        for (from, to) in items {
-            if run.report.stopped {
-                break;
+        // What is far is looked at ahead, so that a list of files does not take a round trip for each.
+        let depth = if self.source.is_far() { AHEAD } else { 1 };
+        let (mut items, mut looked) = (items.into_iter(), VecDeque::new());
+        loop {
+            while looked.len() < depth
+                && let Some((from, to)) = items.next()
+            {
+                let (source, key) = (self.source.clone(), from.clone());
+                looked.push_back((Look(tokio::spawn(async move { source.stat(&key).await })), from, to));
             }
-            run.item(from, to).await;
+            let Some((look, from, to)) = looked.pop_front().filter(|_| !run.report.stopped) else { break };
+            match look.end(&self.source).await {
+                Ok(meta) => run.item(from, to, meta).await,
+                Err(error) => run.failed(from, error),
+            }
         }
         while run.join().await {}
         run.finish().await
+    }
+}
+
+/// Something that is being looked at. Dropped, it is not looked at any more.
+struct Look(JoinHandle<Result<Meta, Error>>);
+
+impl Look {
+    async fn end(mut self, store: &Arc<dyn Store>) -> Result<Meta, Error> {
+        let looked = (&mut self.0).await;
+        looked
+            .unwrap_or_else(|error| Err(Error::io(store.name(), "look at something of", std::io::Error::other(error))))
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -122,11 +152,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn item(&mut self, from: Key, to: Key) {
-        let meta = match self.job.source.stat(&from).await {
-            Ok(meta) => meta,
-            Err(error) => return self.failed(from, error),
-        };
+    async fn item(&mut self, from: Key, to: Key, meta: Meta) {
         if self.job.parents
             && let Err(error) = self.make_parents(&to).await
         {

@@ -231,6 +231,12 @@ async fn agree(session: &mut Session, options: &Options, grid: &Grid) -> Result<
     Err(failed(&"it takes more tokens than any does"))
 }
 
+/// Whether a server says so that has too many clients already.
+pub(super) fn is_crowd(words: &str) -> bool {
+    let words = words.to_lowercase();
+    ["too many", "maximum"].iter().any(|full| words.contains(full))
+}
+
 /// Says who logs in. Neither the password nor what a server makes of it is ever repeated.
 async fn user(session: &mut Session, options: &Options) -> Result<(), Error> {
     let (user, password) = match (&options.login.user, &options.login.password, &options.security) {
@@ -257,6 +263,10 @@ async fn user(session: &mut Session, options: &Options) -> Result<(), Error> {
         332 => {
             let reason = "the server asks for an account (ACCT), of which nothing is known here";
             Err(Error::Store { name: session.name.to_string(), reason: reason.to_owned(), sort: Sort::Denied })
+        }
+        // Not who it is is refused, but one more: the next time there may be fewer.
+        _ if is_crowd(&reply.text()) => {
+            Err(passing(&session.name, format!("the server answers the login with {}", words(&reply))))
         }
         _ if sort(&reply) == Sort::Passing => Err(refused(&session.name, "log in to", "the login", &reply)),
         _ => {

@@ -1,7 +1,7 @@
 //! The control connections of a server: those that are in use, those that are kept, and the one for commands about many files.
 
 use super::error::passing;
-use super::login::login;
+use super::login::{is_crowd, login};
 use super::pipe::Pipe;
 use super::places::Places;
 use super::remote::Remote;
@@ -39,15 +39,18 @@ impl Remote {
     async fn in_place(&self, places: &Places) -> Result<Session, Error> {
         loop {
             let place = places.wait().await.ok_or_else(|| passing(&self.0.name, "the store was closed"))?;
-            match self.beside().await {
-                Ok(mut session) => {
-                    session.place = Some(place);
-                    return Ok(session);
-                }
+            let mut session = match self.beside().await {
                 // The others go on, and this one waits for one of them.
-                Err(error) if is_crowded(&error) && places.one_less() => place.forget(),
-                Err(error) => return Err(error),
-            }
+                Err(error) if is_crowded(&error) && places.one_less() => {
+                    place.forget();
+                    continue;
+                }
+                // The last one waits for those that list or carry the other way, of which one ends in time.
+                Err(error) if is_crowded(&error) => self.beside_in_time().await?,
+                other => other?,
+            };
+            session.place = Some(place);
+            return Ok(session);
         }
     }
 
@@ -171,7 +174,8 @@ impl Remote {
 
 /// Whether a login failed because the server has too many already, as it says or by closing at once.
 fn is_crowded(error: &Error) -> bool {
-    let text = error.to_string().to_lowercase();
-    let full = ["too many", "maximum", "421 ", "closed the control connection"];
-    matches!(error.sort(), Sort::Passing | Sort::Denied) && full.iter().any(|words| text.contains(words))
+    let text = error.to_string();
+    let full = ["421 ", "closed the control connection"];
+    matches!(error.sort(), Sort::Passing | Sort::Denied)
+        && (is_crowd(&text) || full.iter().any(|words| text.contains(words)))
 }

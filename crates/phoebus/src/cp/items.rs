@@ -34,6 +34,9 @@ pub(super) struct Group {
     pub(super) items: Vec<(Key, Key)>,
 }
 
+/// How many pairs are looked at at the same time: as many as a server's client has commands under way.
+const AHEAD: usize = 32;
+
 /// Something that cannot be copied, by name.
 pub(super) type Failure = (String, Error);
 
@@ -55,19 +58,38 @@ pub(super) async fn plan(
         let several = wanted.sources.len() > 1 || dest.inside;
         for source in &wanted.sources {
             let source = stores.find(source).await?;
-            plan.add(&source, &dest, several, there == Some(Kind::Dir)).await;
+            let named = (there == Some(Kind::Dir)).then_some(true);
+            plan.add(&source, &dest, several, named).await;
         }
         let needed = plan.needs(&dest.key);
         if needed && there.is_none() && !parents && !dry_run && plan.has_items() {
             dest.store.make_dir(&dest.key).await.map_err(|error| without_parent(&dest, error))?;
         }
     }
-    for (source, dest) in &wanted.pairs {
-        let (source, dest) = (stores.find(source).await?, stores.find(dest).await?);
-        let there = dest.is_dir().await.map_err(exit::of_files)?;
-        plan.add(&source, &dest, dest.inside, there).await;
+    for pairs in wanted.pairs.chunks(AHEAD) {
+        let mut looking = Vec::new();
+        for (source, dest) in pairs {
+            let (source, dest) = (stores.find(source).await?, stores.find(dest).await?);
+            looking.push(tokio::spawn(look(source, dest)));
+        }
+        for looked in looking {
+            let (source, dest, named) = looked.await?.map_err(exit::of_files)?;
+            plan.add(&source, &dest, dest.inside, named).await;
+        }
     }
     Ok((plan.groups, plan.failures))
+}
+
+/// Two places, and whether what goes to the second gets a name in it, as far as that is known: whether it is a directory, or the
+/// source, unless that is a pattern.
+async fn look(source: Place, dest: Place) -> Result<(Place, Place, Option<bool>), Error> {
+    let there = dest.is_dir().await?;
+    let named = match there || dest.inside {
+        true => Some(there),
+        false if source.is_pattern() => None,
+        false => Some(is_a_dir(&source, &source.key).await),
+    };
+    Ok((source, dest, named))
 }
 
 struct Plan {
@@ -78,8 +100,8 @@ struct Plan {
 
 impl Plan {
     /// Adds all that `source` stands for. `several`: more than one thing goes to `dest`, or it was written as a directory;
-    /// `is_dir`: it is one.
-    async fn add(&mut self, source: &Place, dest: &Place, several: bool, is_dir: bool) {
+    /// `named`: whether something that goes there gets a name in it all the same, if that is known.
+    async fn add(&mut self, source: &Place, dest: &Place, several: bool, named: Option<bool>) {
         let keys = match source.all().await {
             Ok(keys) => keys,
             Err(error) => return self.failures.push((source.name(), error)),
@@ -89,7 +111,11 @@ impl Plan {
         for key in keys {
             // What is in a directory goes to the destination itself.
             let contents = source.inside && self.recursive;
-            let named = several || is_dir || is_a_dir(source, &key).await;
+            let named = match named {
+                _ if several => true,
+                Some(named) => named,
+                None => is_a_dir(source, &key).await,
+            };
             let to = match (contents, named) {
                 (true, _) | (false, false) => Ok(dest.key.clone()),
                 (false, true) => dest.key.join(key.name()),
