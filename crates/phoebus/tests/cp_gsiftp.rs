@@ -170,7 +170,8 @@ fn puts_go_on_after_the_client_was_killed() {
     }
     let url = gct.url(&serve.path("long"));
     Copy::start(here.command(&["cp", "-q", "--limit-rate", "30mbit", "long", &url])).cut_amid(&serve.path(""), 8 << 20);
-    assert!(here.does(&["cp", "long", &url]).contains("by an earlier run"));
+    let said = here.does(&["cp", "long", &url]);
+    assert!(said.contains("by an earlier run"), "{said}");
     assert!(fs::read(serve.path("long")).unwrap() == content);
     works("phoebus cp", GCT, "anonymous", "resume");
 }
