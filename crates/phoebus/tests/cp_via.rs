@@ -255,6 +255,9 @@ fn the_environment_counts_as_for_other_programs() {
     let variables = [("PHOEBUS_PATH", via.as_str()), ("PHOEBUS_ONLY", "127.0.0.0/8")];
     assert_eq!(copy(&[], &variables), "by pg1, pg2");
     assert_eq!(copy(&["--via", "none"], &variables), "direct");
+    // As GCT's clients are told them.
+    let stack = format!("phoebus:path={}", via.replace(',', "|"));
+    assert_eq!(copy(&["--stack", &stack], &[]), "by pg1, pg2");
     fs::create_dir_all(here.path(".config/phoebus")).unwrap();
     fs::write(here.path(".config/phoebus/client.conf"), format!("PHOEBUS_PATH={via}\nPHOEBUS_ONLY=127.0.0.1\n"))
         .unwrap();
@@ -293,6 +296,13 @@ fn an_agent_carries_the_first_hop_where_that_is_asked_for() {
     let quic = hops.iter().find(|hop| hop["transport"] == "quic").unwrap_or_else(|| panic!("{said:#}"));
     assert_eq!(quic["security"], "encrypt", "{said:#}");
     same(&here.path("tree/deep/c"), &serve.path("x"));
+    // The same as a stack.
+    let stack = format!("quic,phoebus:gw={via}");
+    let mut copy = here.command(&["cp", "--json", "--stack", &stack, "tree/deep/c", &serve.url("y")], &variables[1..]);
+    let said = report(&succeeds(&mut copy));
+    let hops = said["paths"][0]["first_session"]["hops"].as_array().unwrap();
+    assert!(hops.iter().any(|hop| hop["transport"] == "quic"), "{said:#}");
+    same(&here.path("tree/deep/c"), &serve.path("y"));
     // Whom nobody may trust is not gone to, and nothing goes another way.
     let mut strange = here.command(&["ls", "--via", &via, &serve.url("")], &[("PHOEBUS_FIRST_HOP", "quic")]);
     fails(strange.env("XDG_RUNTIME_DIR", &home), 2, "has to know whom to trust");
