@@ -159,13 +159,17 @@ pub fn bytes(len: usize) -> Vec<u8> {
 
 /// Runs a script of Python's with ftplib at hand: `login()` is a connection, `dir` what the client has.
 pub fn python(serve: &Serve, script: &str) -> Output {
+    python_by(Command::new("python3"), serve, script)
+}
+
+/// The same by this interpreter, with what its environment is to have.
+pub fn python_by(mut command: Command, serve: &Serve, script: &str) -> Output {
     let before = "import ftplib, io, os, socket, struct, sys, time\n\
         host, port, dir = '127.0.0.1', int(sys.argv[1]), sys.argv[2]\n\
         def login(name='anonymous', password='me@'):\n    f = ftplib.FTP(timeout=30)\n    f.connect(host, port)\n    f.login(name, password)\n    return f\n\
         def refused(f, line, *codes):\n    try: a = f.sendcmd(line)\n    except ftplib.Error as e: a = str(e)\n    assert a[:3] in codes, (line, a)\n    return a\n\
         def answer(f):\n    try: return f.voidresp()\n    except ftplib.Error as e: return str(e)\n\
         def reset(s): s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); s.close()\n";
-    let mut command = Command::new("python3");
     command.args(["-c", &[before, script].concat(), &serve.port().to_string()]).arg(serve.local());
     run(&mut command)
 }

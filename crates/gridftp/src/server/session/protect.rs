@@ -9,6 +9,8 @@ use super::secured::{Agreeing, Secured};
 use super::task::Identity;
 use super::{Session, Step};
 use crate::data::Guard;
+#[cfg(feature = "kerberos")]
+use crate::data::Mode;
 use phoebus_gsi::channel::{DataAuth, Protection};
 use phoebus_gsi::context::Endpoint;
 use phoebus_gsi::control::{Level, ServerLogin};
@@ -79,12 +81,30 @@ impl Session {
 
     /// An answer as it is sent.
     pub(crate) fn seal(&mut self, reply: &Reply) -> Vec<u8> {
-        let plain = reply.encode();
-        let Security::On(protected, level) = &mut self.security else { return plain };
+        let mut plain = reply.encode();
+        let Security::On(protected, level) = &mut self.security else {
+            if self.is_curls() && plain.ends_with(b"\r\n") {
+                plain.truncate(plain.len() - 2);
+                plain.push(b'\n');
+            }
+            return plain;
+        };
+        let end: &[u8] = if protected.is_kerberos() { b"\n" } else { b"\r\n" };
         match protected.seal(*level, &plain) {
-            Ok(line) => [line.as_bytes(), b"\r\n"].concat(),
+            Ok(line) => [line.as_bytes(), end].concat(),
             // Whoever cannot be answered under protection is not answered in clear.
             Err(_) => Vec::new(),
+        }
+    }
+
+    /// Whether a token of Kerberos is about to be said. Lines with such end with LF alone: curl takes a CR for a part of the token, and
+    /// refuses it, and others read lines up to the LF.
+    fn is_curls(&self) -> bool {
+        match &self.security {
+            #[cfg(feature = "kerberos")]
+            Security::Agreeing(Agreeing::Kerberos(_)) => true,
+            Security::Agreed(secured) => secured.is_kerberos(),
+            _ => false,
         }
     }
 
@@ -295,6 +315,9 @@ impl Session {
             #[cfg(feature = "kerberos")]
             (Security::On(Secured::Kerberos(context), _), _) => {
                 let (context, private) = (context.clone(), self.protection == Protection::Private);
+                if self.protection != Protection::Clear && self.settings.mode == Mode::Extended {
+                    return Err(Step::say(504, "PROT S and P go with MODE S under Kerberos"));
+                }
                 let guard = Guard::Kerberos { context, private };
                 return Ok((self.protection != Protection::Clear).then_some(guard));
             }

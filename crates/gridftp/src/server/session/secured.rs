@@ -47,6 +47,11 @@ impl Secured {
         }
     }
 
+    /// Whether it is by tickets.
+    pub(super) fn is_kerberos(&self) -> bool {
+        !matches!(self, Self::Grid(_))
+    }
+
     /// What is in a command that has come, and how it was protected; none, if it was not.
     pub(super) fn open(&mut self, verb: &str, token: &str) -> Result<Option<(Vec<u8>, Level)>, String> {
         match self {
