@@ -4,7 +4,7 @@
 use super::connection::Connection;
 use super::error::Error;
 use super::receive::{Sender, give};
-use super::turn::{Step, Why, Work, turn};
+use super::turn::{Carriers, Step, Why, Work, turn};
 use phoebus_files::block::Block;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::Landing;
@@ -140,7 +140,7 @@ pub(super) trait Arrival: Work {
 pub(super) async fn land<W: Arrival>(
     mut connection: Connection,
     mut work: W,
-    blocks: &Sender,
+    (blocks, carriers): (&Sender, &Carriers),
     mut stopped: Option<watch::Receiver<bool>>,
 ) -> Result<(Connection, W), Error> {
     loop {
@@ -152,7 +152,7 @@ pub(super) async fn land<W: Arrival>(
         let mut loose = connection.loosen()?;
         let mut why = Why::Over;
         while why == Why::Over {
-            (loose, work, why) = turn(loose, work).await?;
+            (loose, work, why) = turn(loose, work, carriers).await?;
             work.arriving().tell()?;
             for extent in std::mem::take(&mut work.arriving().landed) {
                 give(blocks, Block::landed(extent)).await?;

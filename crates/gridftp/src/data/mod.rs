@@ -8,7 +8,7 @@
 //! - [`Channel`]: who listens and who connects, and the connections that are kept from one transfer to the next.
 //! - `send`, `receive`: what goes over them. Both ends are flows of `phoebus_files`, so that a disk, a draft or a program
 //!   is the same to them.
-//! - `turn`: plain connections on threads of their own, where `send` has the kernel send files and `land` puts what comes into
+//! - `turn`: plain connections on threads of their own ([`Carriers`]), where `send` has the kernel send files and `land` puts what comes into
 //!   the draft, past flows and tasks (Invariant 9).
 //! - [`Guard`]: who has to be at the other end, and what protects the bytes (DCAU, PROT).
 //! - [`pinned`]: QUIC, and TLS without authorities, between ends that have told each other their keys.
@@ -39,3 +39,4 @@ pub use error::Error;
 pub use guard::{Guard, Protection};
 pub use receive::{Incoming, Intake};
 pub use settings::{Losses, Mode, Peers, Settings};
+pub use turn::Carriers;

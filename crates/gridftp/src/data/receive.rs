@@ -5,6 +5,7 @@ use super::connection::Connection;
 use super::error::Error;
 use super::land::{self, Arriving, land};
 use super::settings::Mode;
+use super::turn::Carriers;
 use phoebus_files::block::{Block, Pool};
 use phoebus_files::store::{Fallible, Flow, Landing};
 use phoebus_proto::gridftp::block::{self, BlockError, HEADER, Said, Tally, Wants};
@@ -98,7 +99,7 @@ async fn stream(inner: &Inner, intake: Intake, blocks: &Sender) -> Result<(), Er
     let mut connection = inner.one().await?;
     if let Some(landing) = intake.into.filter(|_| connection.is_bulk()) {
         let bytes = land::Bytes::new(Arriving::new(landing, intake.from), intake.expected);
-        (connection, _) = land(connection, bytes, blocks, None).await?;
+        (connection, _) = land(connection, bytes, (blocks, &inner.settings.carriers), None).await?;
         let _ = connection.finish(inner.settings.stall).await;
         return Ok(());
     }
@@ -137,7 +138,8 @@ async fn extended(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result
     let (stop, stopped) = watch::channel(false);
     let mut readers = JoinSet::new();
     for connection in inner.take_kept() {
-        readers.spawn(read(connection, intake.clone(), blocks.clone(), stopped.clone()));
+        let ways = (blocks.clone(), inner.settings.carriers.clone());
+        readers.spawn(read(connection, intake.clone(), ways, stopped.clone()));
     }
     let (mut tally, mut stranger) = (Tally::new(), None);
     let mut came = readers.len();
@@ -152,7 +154,10 @@ async fn extended(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result
                 }
                 let (pending, intake, blocks, stopped) = (accepted?, intake.clone(), blocks.clone(), stopped.clone());
                 let inner = inner.clone();
-                readers.spawn(async move { read(inner.accepted(pending).await?, intake, blocks, stopped).await });
+                readers.spawn(async move {
+                    let ways = (blocks, inner.settings.carriers.clone());
+                    read(inner.accepted(pending).await?, intake, ways, stopped).await
+                });
             }
             ended = readers.join_next(), if !readers.is_empty() => count(inner, ended, &mut tally)?,
             () = sleep_until(give_up), if came == 0 => return Err(nobody(stranger, patience)),
@@ -193,12 +198,12 @@ fn count(
 async fn read(
     mut connection: Connection,
     intake: Intake,
-    blocks: Sender,
+    (blocks, carriers): (Sender, Carriers),
     mut stopped: watch::Receiver<bool>,
 ) -> Result<Ended, Error> {
     if let Some(landing) = intake.into.filter(|_| connection.is_bulk()) {
         let work = land::Blocks::new(Arriving::new(landing, intake.from));
-        let (connection, work) = land(connection, work, &blocks, Some(stopped)).await?;
+        let (connection, work) = land(connection, work, (&blocks, &carriers), Some(stopped)).await?;
         return Ok(Ended { connection, said: work.said });
     }
     let (mut channel, mut said) = (block::Channel::new(), Vec::new());

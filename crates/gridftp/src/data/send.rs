@@ -6,7 +6,7 @@ use super::channel::{Channel, Inner};
 use super::connection::Connection;
 use super::error::Error;
 use super::settings::Mode;
-use super::turn::{Step, Why, Work, turn};
+use super::turn::{Carriers, Step, Why, Work, turn};
 use phoebus_files::block::{Block, Body, Lent};
 use phoebus_files::store::Flow;
 use phoebus_net::bulk::Bulk;
@@ -46,7 +46,8 @@ impl Channel {
 
 async fn stream(inner: &Inner, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<u64, Error> {
     let connection = inner.one().await?;
-    let (connection, sent) = carry(connection, Outgoing::new(Mode::Stream, flow, moved), inner.settings.stall).await?;
+    let how = (inner.settings.carriers.clone(), inner.settings.stall);
+    let (connection, sent) = carry(connection, Outgoing::new(Mode::Stream, flow, moved), how).await?;
     connection.count(inner.losses());
     connection.finish(inner.settings.stall).await?;
     Ok(sent)
@@ -57,7 +58,7 @@ async fn extended(inner: &Arc<Inner>, streams: u32, flow: Arc<dyn Flow>, moved: 
     let mut carriers = JoinSet::new();
     for connection in connections {
         let outgoing = Outgoing::new(Mode::Extended, flow.clone(), moved.clone());
-        carriers.spawn(carry(connection, outgoing, inner.settings.stall));
+        carriers.spawn(carry(connection, outgoing, (inner.settings.carriers.clone(), inner.settings.stall)));
     }
     let (mut connections, mut sent) = (Vec::new(), 0);
     // The first error ends all: what is dropped is reset.
@@ -85,14 +86,14 @@ async fn extended(inner: &Arc<Inner>, streams: u32, flow: Arc<dyn Flow>, moved: 
 async fn carry(
     mut connection: Connection,
     mut outgoing: Outgoing,
-    stall: Duration,
+    (threads, stall): (Carriers, Duration),
 ) -> Result<(Connection, u64), Error> {
     loop {
         let Some(block) = outgoing.flow.next().await? else { return Ok((connection, outgoing.sent)) };
         outgoing.begin(block)?;
         if matches!(&outgoing.going, Some(Going { body: Body::Lent(_), .. })) && connection.is_bulk() {
             let done;
-            (connection, outgoing, done) = lend(connection, outgoing, stall).await?;
+            (connection, outgoing, done) = lend(connection, outgoing, (&threads, stall)).await?;
             if done {
                 return Ok((connection, outgoing.sent));
             }
@@ -106,12 +107,12 @@ async fn carry(
 async fn lend(
     connection: Connection,
     mut outgoing: Outgoing,
-    stall: Duration,
+    (threads, stall): (&Carriers, Duration),
 ) -> Result<(Connection, Outgoing, bool), Error> {
     let mut loose = connection.loosen()?;
     loop {
         let why;
-        (loose, outgoing, why) = turn(loose, outgoing).await?;
+        (loose, outgoing, why) = turn(loose, outgoing, threads).await?;
         match why {
             Why::Over => {}
             Why::Waits => {

@@ -1,6 +1,7 @@
 //! How data connections are made.
 
 use super::guard::Guard;
+use super::turn::Carriers;
 use phoebus_net::tcp::Tcp;
 use phoebus_net::transport::Transport;
 use phoebus_net::{Profile, Stats};
@@ -57,6 +58,8 @@ pub struct Settings {
     pub from: Peers,
     /// Who has to be at the other end, and what protects the bytes; nobody asks, and nothing does, if there is none.
     pub guard: Option<Guard>,
+    /// The threads of those whose bytes the kernel moves.
+    pub carriers: Carriers,
     /// How long connecting may take, and how long a connection is waited for. 60 s by default: people who are asked by
     /// a firewall take as long.
     pub patience: Duration,
@@ -74,6 +77,7 @@ impl Default for Settings {
             ports: None,
             from: Peers::Anyone,
             guard: None,
+            carriers: Carriers::default(),
             patience: Duration::from_secs(60),
             stall: Duration::from_secs(60),
         }

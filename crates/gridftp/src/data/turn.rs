@@ -7,19 +7,40 @@ use super::connection::Loose;
 use super::error::Error;
 use phoebus_net::bulk::Bulk;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// How long a turn is: what it moved is then told, and others that wait for a thread get one.
+/// How long a turn is where nobody says: what it moved is then told, and others that wait for a thread get one.
 const TURN: Duration = Duration::from_millis(20);
 
-/// How many connections of the process have a thread at a time: far more than keep a network busy, and far below what the
+/// How many connections have a thread at a time where nobody says: far more than keep a network busy, and far below what the
 /// runtime's pool has threads for (512), since disks are waited for there, too.
 const THREADS: usize = 64;
 
-static FREE: Semaphore = Semaphore::const_new(THREADS);
+/// Threads for connections whose bytes are those of a TCP socket as they are. Clones are the same; those that are made by default are
+/// the process's.
+#[derive(Debug, Clone)]
+pub struct Carriers {
+    free: Arc<Semaphore>,
+    turn: Duration,
+}
+
+impl Carriers {
+    /// So many connections have a thread at a time (64 by default, and at least one), each for so long until another one may have it
+    /// (20 ms by default).
+    pub fn new(threads: usize, turn: Duration) -> Self {
+        Self { free: Arc::new(Semaphore::new(threads.clamp(1, Semaphore::MAX_PERMITS))), turn }
+    }
+}
+
+impl Default for Carriers {
+    fn default() -> Self {
+        static PROCESS: LazyLock<Carriers> = LazyLock::new(|| Carriers::new(THREADS, TURN));
+        PROCESS.clone()
+    }
+}
 
 /// What a connection has to do.
 pub(super) trait Work: Send + 'static {
@@ -58,14 +79,19 @@ pub(super) enum Why {
 ///
 /// # Errors
 /// Those of the work; the connection is reset.
-pub(super) async fn turn<W: Work>(connection: Loose, mut work: W) -> Result<(Loose, W, Why), Error> {
+pub(super) async fn turn<W: Work>(
+    connection: Loose,
+    mut work: W,
+    carriers: &Carriers,
+) -> Result<(Loose, W, Why), Error> {
     // It is never closed.
-    let permit = FREE.acquire().await.ok();
+    let permit = carriers.free.clone().acquire_owned().await.ok();
+    let turn = carriers.turn;
     let guard = Guard::default();
     let given_up = guard.0.clone();
-    let turn = tokio::task::spawn_blocking(move || {
+    let done = tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        let until = Instant::now() + TURN;
+        let until = Instant::now() + turn;
         let why = loop {
             if given_up.load(Ordering::Relaxed) {
                 return Err(Error::GivenUp);
@@ -81,7 +107,7 @@ pub(super) async fn turn<W: Work>(connection: Loose, mut work: W) -> Result<(Loo
         };
         Ok((connection, work, why))
     });
-    turn.await.unwrap_or(Err(Error::GivenUp))
+    done.await.unwrap_or(Err(Error::GivenUp))
 }
 
 /// Tells the thread of a turn when nobody waits for it any more.

@@ -233,6 +233,11 @@ pub struct Data {
     pub sessions: Sessions,
     /// Connections over which one transfer may go. 64 by default.
     pub streams: u32,
+    /// Connections of all transfers together whose bytes the kernel moves, on a thread each. 64 by default: far more than keep a network
+    /// busy, and far below what the runtime has threads for.
+    pub threads: usize,
+    /// For how long one has its thread while others wait for one. 20 ms by default.
+    pub turn: Span,
     /// Blocks that are read, sent and written at once. 1 MiB by default.
     pub block: ByteSize,
     /// The largest socket buffers that clients may ask for. 1 GiB by default; the kernel has a limit of its own.
@@ -329,6 +334,8 @@ impl Default for Data {
             libraries: Vec::new(),
             sessions: Sessions::default(),
             streams: 64,
+            threads: 64,
+            turn: Span(Duration::from_millis(20)),
             block: ByteSize(1 << 20),
             buffer: ByteSize(1 << 30),
             patience: Span(Duration::from_secs(60)),
@@ -417,6 +424,12 @@ impl Config {
         if !(1..=1024).contains(&self.data.streams) {
             return value("data.streams: 1 to 1024 were expected");
         }
+        if !(1..=256).contains(&self.data.threads) {
+            return value("data.threads: 1 to 256 were expected");
+        }
+        if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&self.data.turn.0) {
+            return value("data.turn: 1ms to 1s were expected");
+        }
         if !((4 << 10)..=(64 << 20)).contains(&self.data.block.0) {
             return value("data.block: 4KiB to 64MiB were expected");
         }
@@ -486,6 +499,8 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\nsecure = true", "unknown field `secure`"),
             ("[anonymous]\nroot = \"/\"\n[data]\nports = [9, 8]", "data.ports"),
             ("[anonymous]\nroot = \"/\"\n[data]\nstreams = 0", "data.streams"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nthreads = 0", "data.threads"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nturn = \"2s\"", "data.turn"),
             ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),
             ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi] or [kerberos]"),
             ("[gsi]\n[anonymous]\nroot = \"/\"", "[gsi]: at least one"),

@@ -10,6 +10,7 @@ use super::stripes::Nodes;
 use super::stripes::proof::Secret;
 use super::users::Users;
 use crate::control::Link;
+use crate::data::Carriers;
 use phoebus_files::key::Key;
 use phoebus_gsi::context::Endpoint;
 use phoebus_gsi::credential::provider;
@@ -46,6 +47,7 @@ pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) users: Users,
     pub(super) drivers: Arc<Drivers>,
+    pub(super) carriers: Carriers,
     /// Who moves data in this server's place.
     pub(super) nodes: Option<Nodes>,
     /// Connections by user.
@@ -131,6 +133,7 @@ impl Server {
         };
         let places = Arc::new(Semaphore::new(config.limits.connections.min(Semaphore::MAX_PERMITS)));
         let shared = Shared {
+            carriers: Carriers::new(config.data.threads, config.data.turn.0),
             config,
             users,
             drivers,

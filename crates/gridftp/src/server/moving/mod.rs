@@ -128,6 +128,7 @@ impl Worker {
                 false => Peers::Among(data.gateways.iter().copied().chain([self.peer.ip()]).collect()),
             },
             guard,
+            carriers: self.server.carriers.clone(),
             patience: data.patience.0,
             stall: data.stall.0,
         }
