@@ -12,6 +12,7 @@ use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::{Kind, Store};
 use phoebus_files::{Error, Sort};
+use phoebus_proto::gridftp::address::print_port;
 use phoebus_proto::gridftp::marker::{Perf, print_ranges};
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::gridftp::time::Stamp;
@@ -86,6 +87,20 @@ impl Worker {
                 return Outcome::Login(self.served.as_ref().map(|served| served.account.clone()));
             }
             Task::Transfer(transfer) => return Outcome::Answer(self.transfer(*transfer, tell).await),
+            Task::ListenAndTransfer(transfer) => {
+                let settings =
+                    self.data_settings(&transfer.settings, transfer.third_party, transfer.guard.clone(), None);
+                let at = match self.listen(Listening::Pasv, transfer.generation, settings) {
+                    Ok(Outcome::Listening(_, addr)) => print_port(addr),
+                    Ok(_) => None,
+                    Err(failure) => return Outcome::Answer(failure.reply()),
+                };
+                let Some(at) = at else {
+                    return Outcome::Answer(Reply::new(425, "pasv has no form for IPv6; EPSV before it has"));
+                };
+                tell.say(Reply::new(127, format!("PORT ({at})"))).await;
+                return Outcome::Answer(self.transfer(*transfer, tell).await);
+            }
             Task::Listen { answer, generation, third_party, settings, guard } => {
                 self.listen(answer, generation, self.data_settings(&settings, third_party, guard, None))
             }

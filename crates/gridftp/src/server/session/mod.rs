@@ -9,6 +9,7 @@
 mod about;
 mod addresses;
 mod facts;
+mod getput;
 mod login;
 pub(super) mod names;
 mod node;
@@ -203,6 +204,9 @@ impl Session {
             return Step::say(500, "a command was expected");
         }
         if let Some(step) = self.front_line(line) {
+            return step;
+        }
+        if let Some(step) = self.get_or_put(line) {
             return step;
         }
         let command = match Command::parse(line) {

@@ -97,6 +97,8 @@ pub(super) const COMMANDS: &[Entry] = &[
     entry("STOR", "path", Writing, No),
     entry("APPE", "path", Writing, No),
     entry("ESTO", "A offset path", Writing, Is("ESTO")),
+    entry("GET", "path=...;[pasv;|port=...;][mode=S|E;]", Login, No),
+    entry("PUT", "path=...;[pasv;|port=...;][mode=S|E;]", Writing, No),
     entry("SITE", "command ...", Nothing, No),
 ];
 

@@ -43,12 +43,19 @@ pub(crate) enum Task {
     File(FileTask),
     /// Something over the data channel.
     Transfer(Box<Transfer>),
+    /// The same, after listening for its connection and saying where.
+    ListenAndTransfer(Box<Transfer>),
 }
 
 impl Task {
     /// Whether it may take long, and can be left amid it.
     pub(crate) fn is_stoppable(&self) -> bool {
-        matches!(self, Self::Transfer(_) | Self::File(FileTask::Checksum { .. } | FileTask::List { .. }))
+        matches!(
+            self,
+            Self::Transfer(_)
+                | Self::ListenAndTransfer(_)
+                | Self::File(FileTask::Checksum { .. } | FileTask::List { .. })
+        )
     }
 }
 

@@ -81,6 +81,7 @@ fn every_command_of_the_table_is_carried_out_and_no_other_is() {
             "ESTO" => "ESTO A 0 a".to_owned(),
             "SBUF" | "ALLO" | "REST" => format!("{} 4096", entry.verb),
             "LANG" => "LANG EN".to_owned(),
+            "GET" | "PUT" => format!("{} path=a;pasv;", entry.verb),
             "PASV" | "EPSV" | "SPAS" | "QUIT" | "NOOP" | "SYST" | "FEAT" | "HELP" | "STAT" => entry.verb.to_owned(),
             verb => format!("{verb} a"),
         };

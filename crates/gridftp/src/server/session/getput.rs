@@ -1,0 +1,138 @@
+//! GET and PUT: RETR and STOR with all that they need in one command (GFD.47), which spares a round trip for each file.
+//!
+//! The text leaves open how parameters are written and answered. Here they are as dCache has them, whose authors asked those of the
+//! text, and as the toolkit's client library says them: each ends with a semicolon, those that are not known are passed over, and
+//! `pasv` is answered `127 PORT (h1,h2,h3,h4,p1,p2)` before the transfer begins. MODE X, which the same text has, is not there.
+//!
+//! FEAT does not name them: globus-url-copy, which says them where it does, fails by an assertion of its own over them with `-cc` and
+//! `-pp`. So does dCache's client not use them by itself (`checkGETPUTSupport` in its FTPClient.java looks for `GETPUT`).
+
+use super::task::{Aim, Task, What};
+use super::{Session, Step};
+use crate::data::Mode;
+use phoebus_proto::gridftp::address::parse_port;
+use phoebus_proto::gridftp::command;
+
+/// What GET and PUT say.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Parameters<'a> {
+    path: Option<&'a [u8]>,
+    mode: Option<command::Mode>,
+    port: Option<&'a str>,
+    pasv: bool,
+}
+
+impl Session {
+    /// Takes a GET or a PUT; none, if it is neither.
+    pub(super) fn get_or_put(&mut self, line: &[u8]) -> Option<Step> {
+        let at = line.iter().position(|&b| b == b' ').unwrap_or(line.len());
+        let verb = ["GET", "PUT"].into_iter().find(|verb| line[..at].eq_ignore_ascii_case(verb.as_bytes()))?;
+        let entry = self.find(verb)?;
+        if let Some(refusal) = self.refusal(entry.needs) {
+            return Some(refusal);
+        }
+        self.renaming = None;
+        let rest = line.get(at + 1..).unwrap_or_default();
+        Some(match parameters(rest) {
+            Ok(parameters) => self.transfer_as(verb == "GET", &parameters).unwrap_or_else(|refusal| refusal),
+            Err((code, text)) => Step::say(code, text),
+        })
+    }
+
+    fn transfer_as(&mut self, sends: bool, parameters: &Parameters<'_>) -> Result<Step, Step> {
+        let Some(path) = parameters.path else { return Err(Step::say(501, "a path was expected: path=...;")) };
+        // What is refused changes nothing but what the parameters before it have set.
+        let set = |step: Step| match step {
+            Step::Say(reply) if reply.code >= 400 => Err(Step::Say(reply)),
+            _ => Ok(()),
+        };
+        if let Some(mode) = parameters.mode {
+            set(self.mode(mode))?;
+        }
+        if let Some(port) = parameters.port {
+            let to = parse_port(port).map_err(|error| Step::say(501, error.to_string()))?;
+            set(self.port(vec![to], Aim::Connect))?;
+        }
+        if !parameters.pasv {
+            return Ok(if sends { self.retr(path) } else { self.stor(path) });
+        }
+        if self.epsv_only {
+            return Err(Step::say(503, "after EPSV ALL only EPSV is possible"));
+        }
+        if self.local.is_ipv6() {
+            return Err(Step::say(425, "pasv has no form for IPv6; EPSV before it has"));
+        }
+        if sends && self.settings.mode == Mode::Extended {
+            return Err(Step::say(425, "in MODE E the sender connects: port=...; has to say where"));
+        }
+        self.aim_at_nothing();
+        self.aim = Aim::Listen;
+        let what = |key| if sends { What::Send { key, part: None, stripe: None } } else { What::Receive { key } };
+        Ok(match self.transfer(path, what) {
+            Step::Do(task) => match *task {
+                Task::Transfer(transfer) => Step::task(Task::ListenAndTransfer(transfer)),
+                other => Step::task(other),
+            },
+            refusal => refusal,
+        })
+    }
+}
+
+/// Reads `path=...;mode=E;pasv;`.
+fn parameters(text: &[u8]) -> Result<Parameters<'_>, (u16, String)> {
+    let wrong = |text: &[u8]| (501, format!("\"{}\" was not expected", String::from_utf8_lossy(text)));
+    let mut all = Parameters::default();
+    let Some(text) = text.strip_suffix(b";") else {
+        return Err((501, "parameters were expected, each with ; at its end".to_owned()));
+    };
+    for parameter in text.split(|&b| b == b';') {
+        let (key, value) = match parameter.iter().position(|&b| b == b'=') {
+            Some(at) => (&parameter[..at], Some(&parameter[at + 1..])),
+            None => (parameter, None),
+        };
+        let is_word = !key.is_empty() && key.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_');
+        match (key, value) {
+            (b"path", Some(path)) if !path.is_empty() => all.path = Some(path),
+            (b"mode", Some(b"S" | b"s")) => all.mode = Some(command::Mode::Stream),
+            (b"mode", Some(b"E" | b"e")) => all.mode = Some(command::Mode::Extended),
+            (b"mode", _) => return Err((504, "mode S and mode E are implemented".to_owned())),
+            (b"port", Some(port)) => all.port = Some(str::from_utf8(port).map_err(|_| wrong(parameter))?),
+            (b"pasv", None) => all.pasv = true,
+            (b"cksum", Some(b"NONE")) => {}
+            (b"cksum", _) => return Err((504, "cksum=NONE is implemented; CKSM tells checksums".to_owned())),
+            (b"path" | b"port" | b"pasv", _) => return Err(wrong(parameter)),
+            _ if is_word => {}
+            _ => return Err(wrong(parameter)),
+        }
+    }
+    match all.pasv && all.port.is_some() {
+        true => Err((501, "either pasv or port was expected".to_owned())),
+        false => Ok(all),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_what_others_say() {
+        let all = parameters(b"path=/a b=c;mode=e;port=127,0,0,1,4,1;tid=3;new;").unwrap();
+        let (path, port) = (Some(&b"/a b=c"[..]), Some("127,0,0,1,4,1"));
+        assert_eq!(all, Parameters { path, port, mode: Some(command::Mode::Extended), pasv: false });
+        assert!(parameters(b"pasv;path=x;cksum=NONE;").unwrap().pasv);
+        for (text, code) in [
+            ("", 501),
+            ("path=x", 501),
+            ("path=;", 501),
+            ("pasv=1;path=x;", 501),
+            ("path=x;;", 501),
+            ("path=x;p v;", 501),
+            ("path=x;pasv;port=127,0,0,1,4,1;", 501),
+            ("path=x;mode=X;", 504),
+            ("path=x;cksum=MD5;", 504),
+        ] {
+            assert_eq!(parameters(text.as_bytes()).unwrap_err().0, code, "{text}");
+        }
+    }
+}
