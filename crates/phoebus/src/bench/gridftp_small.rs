@@ -11,6 +11,7 @@ use super::report::{Bound, Report, Verdict};
 use super::results::{Metric, Reading, Results};
 use super::stats::Summary;
 use super::table::Table;
+use super::wan::control_routes;
 use anyhow::{Context, anyhow, bail};
 use phoebus_wan::testbed::{Scenario, Testbed};
 use std::fs;
@@ -57,6 +58,8 @@ const FOR_SCP: u32 = 500;
 const PORT: u16 = 2811;
 const SCENARIO: &str = "seed = 1\n[[host]]\nname = \"src\"\n[[host]]\nname = \"dst\"\n[[link]]\nname = \"wan\"\n\
                         ends = [\"src\", \"dst\"]\ndelay = \"25ms\"\nrate = \"1gbit\"\n";
+/// What everybody sends under.
+const CONTROL: &str = "cubic";
 const KEY: Duration = Duration::from_secs(10);
 /// Where Debian has servers.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -87,7 +90,19 @@ impl Small {
             SCP => {
                 let mut client = room.command("src", "scp")?;
                 let known = format!("UserKnownHostsFile={}", room.path("known").display());
-                client.args(["-q", "-B", "-r", "-F", "/dev/null", "-o", "IdentitiesOnly=yes", "-o", &known, "-i"]);
+                client.args([
+                    "-4",
+                    "-q",
+                    "-B",
+                    "-r",
+                    "-F",
+                    "/dev/null",
+                    "-o",
+                    "IdentitiesOnly=yes",
+                    "-o",
+                    &known,
+                    "-i",
+                ]);
                 client.arg(room.path("ssh-user"));
                 let far = format!("root@dst:{}", far.display());
                 client.args(if is_put { [near.display().to_string(), far] } else { [far, near.display().to_string()] });
@@ -130,6 +145,9 @@ impl Room {
         let address = testbed.addresses("dst")?.iter().copied().find(IpAddr::is_ipv4);
         let address = address.ok_or_else(|| anyhow!("dst has no IPv4 address"))?;
         let room = Self { testbed, address, place: tempfile::tempdir().context("no place for files")? };
+        for host in ["src", "dst"] {
+            control_routes(room.command(host, "sh")?, CONTROL)?;
+        }
         fs::create_dir(room.path("home")).context("no place for files")?;
         for key in ["ssh-host", "ssh-user"] {
             let mut keygen = Command::new("ssh-keygen");
@@ -229,7 +247,7 @@ impl Experiment for Small {
             versions(&[("globus-gridftp-server", "--version"), ("globus-url-copy", "-version"), ("ssh", "-V")]);
         let hosts = room.testbed.report().hosts.into_iter();
         all.extend(hosts.map(|host| (format!("host {}", host.name), host.conditions.to_string())));
-        all.push(("link".into(), "25 ms each way, 1 Gbit/s, no loss".into()));
+        all.push(("link".into(), format!("25 ms each way, 1 Gbit/s, no loss; {CONTROL}, by the routes")));
         all.push(("files".into(), format!("{} of {SIZE} bytes, in one directory; scp has {FOR_SCP}", self.files)));
         all
     }

@@ -155,12 +155,17 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Rate(args) => measure(&rate::RateHeld::new(&args), &args.common),
         BenchCommand::Sc09(args) => measure(&sc09::Figures::new(&args), &args.common),
         BenchCommand::Gridftp(args) if args.disk => measure(&gridftp::Disks::new(args.common.quick), &args.common),
-        BenchCommand::Gridftp(args) if args.short => {
-            measure(&gridftp::Sizes::new(args.common.quick, args.common.seed), &args.common)
+        BenchCommand::Gridftp(args) if args.sizes.short => {
+            measure(&gridftp::Sizes::new(&args.sizes, args.common.quick, args.common.seed), &args.common)
         }
-        BenchCommand::Gridftp(args) if args.path.wan => {
-            measure(&gridftp::LongPath::new(&args.path, args.common.quick, args.common.seed), &args.common)
-        }
+        BenchCommand::Gridftp(args) if args.path.wan => measure(
+            &gridftp::LongPath::new(&args.path, args.seconds, args.common.quick, args.common.seed),
+            &args.common,
+        ),
+        BenchCommand::Gridftp(args) if args.path.concurrent => measure(
+            &gridftp::Concurrent::new(&args.path, args.seconds, args.common.quick, args.common.seed),
+            &args.common,
+        ),
         BenchCommand::Gridftp(args) => measure(&gridftp::Servers::new(&args), &args.common),
         BenchCommand::Small(args) => measure(&gridftp_small::Small::new(&args), &args.common),
         BenchCommand::Emulator(args) => {

@@ -2,6 +2,7 @@
 //! counted is what has arrived, and neither logins nor handshakes count, whose time stands apart (S31, R8).
 
 use crate::bench::flows::{BUSY, GOODPUT, cpu};
+use crate::bench::process;
 use crate::bench::results::{Metric, Reading};
 use crate::bench::usage::Watch;
 use anyhow::{Context, bail};
@@ -16,7 +17,7 @@ pub(crate) const SET_UP: Metric = Metric { name: "set-up", unit: "s" };
 /// What a client used of one processor while data went.
 pub(crate) const SHARE: Metric = Metric { name: "client's share of a processor", unit: "%" };
 
-/// What the largest process of a role had in memory at most, if that is told of it.
+/// What all processes of a role had in memory at once at most, what they share counted once, if that is told of it.
 pub(crate) fn memory(role: &str) -> Option<Metric> {
     let name = match role {
         "client" => "client memory",
@@ -30,6 +31,10 @@ pub(crate) fn memory(role: &str) -> Option<Metric> {
 const LOOK: Duration = Duration::from_millis(2);
 /// How often a client is looked at while data go.
 const GLANCE: Duration = Duration::from_millis(100);
+/// At which glances their memory is looked at, which takes time of its own.
+const EACH: u32 = 5;
+/// Whose memory that is.
+const ROLES: [&str; 2] = ["client", "server"];
 /// What a receiver has written when data come, and not only what it has to say: a quarter of a block of MODE E.
 const FIRST: u64 = 64 << 10;
 /// How long processes may take to end that were told to.
@@ -89,7 +94,8 @@ impl Client {
         if self.child.wait()?.success() { Ok(()) } else { self.check() }
     }
 
-    fn check(&mut self) -> anyhow::Result<()> {
+    /// That it still runs.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         let Some(status) = self.child.try_wait()? else { return Ok(()) };
         let said = self.said();
         let errors: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -200,14 +206,20 @@ fn measure(
     let roles = std::iter::once(("client", client.pid())).chain(others.iter().copied());
     let roles: Vec<_> = roles.flat_map(with_children).collect();
     let usage = Watch::start(&roles)?;
+    let (mut most, mut glances) = ([0.0f64; 2], 0u32);
     while first.elapsed() < Duration::from_secs(seconds) {
         std::thread::sleep(GLANCE.min(Duration::from_secs(seconds).saturating_sub(first.elapsed())));
         client.check()?;
+        glances += 1;
+        if glances % EACH == 0 {
+            for (most, role) in most.iter_mut().zip(ROLES) {
+                *most = most.max(held(role, &roles));
+            }
+        }
     }
     let bytes = receiver.written().saturating_sub(before);
     let took = first.elapsed().as_secs_f64();
     let usage = usage.stop()?;
-    let peaks = ["client", "server"].map(|role| (role, peak(role, &roles)));
     let mut readings = vec![
         (GOODPUT, bytes as f64 * 8e-6 / took),
         (SET_UP, first.duration_since(began).as_secs_f64()),
@@ -219,21 +231,16 @@ fn measure(
             readings.push((SHARE, 100.0 * used / usage.seconds));
         }
     }
-    for (role, peak) in peaks {
-        readings.extend(memory(role).zip(peak));
+    for (role, most) in ROLES.into_iter().zip(most).filter(|(_, most)| *most > 0.0) {
+        readings.extend(memory(role).map(|metric| (metric, most)));
     }
     Ok(readings)
 }
 
-/// What the largest process of a role had in memory at most up to now, in megabytes.
-fn peak(role: &str, roles: &[(&'static str, u32)]) -> Option<f64> {
-    let of = |pid: u32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"))?;
-        kilobytes.trim().parse::<f64>().ok()
-    };
-    let own = roles.iter().filter(|(other, _)| *other == role).filter_map(|(_, pid)| of(*pid));
-    own.reduce(f64::max).map(|kilobytes| kilobytes * 1024e-6)
+/// What the processes of a role have in memory, in megabytes: what several share is divided among them. One that has just ended has none.
+fn held(role: &str, roles: &[(&'static str, u32)]) -> f64 {
+    let own = roles.iter().filter(|(other, _)| *other == role).filter_map(|(_, pid)| process::memory(*pid).ok());
+    own.sum::<u64>() as f64 * 1e-6
 }
 
 /// The children of a process, and theirs.

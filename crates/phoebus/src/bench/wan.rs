@@ -1,9 +1,16 @@
 //! The settings of the paths that experiments over a WAN share, and how they are told.
 
 use super::bed::Bed;
+use super::process;
+use anyhow::Context;
 use phoebus_proto::units::{Probability, Span};
 use phoebus_wan::model::Loss;
 use phoebus_wan::testbed::Sc09;
+use std::process::Command;
+use std::time::Duration;
+
+/// No setting takes as long.
+const SETTING: Duration = Duration::from_secs(60);
 
 /// The path of the SC09 paper with this round trip of the WAN and this loss on both LANs (S30).
 pub(super) fn path(rtt: Span, loss: Probability, seed: u64, gateway_cc: &str) -> Sc09 {
@@ -16,6 +23,16 @@ pub(super) fn path(rtt: Span, loss: Probability, seed: u64, gateway_cc: &str) ->
         cc: None,
         ..Sc09::default()
     }
+}
+
+/// Gives all routes of a host this congestion control, which whoever asks for no other then has. `shell` is a shell there. The
+/// default of a network namespace can be only what the machine allows all users, and a testbed changes no machine.
+pub(super) fn control_routes(mut shell: Command, control: &str) -> anyhow::Result<()> {
+    let script = format!(
+        "ip -4 route show | sed 's/ congctl.*//' | while read -r route; do ip route replace $route congctl {control} || exit 1; done"
+    );
+    shell.args(["-c", &script]);
+    process::run("ip, of iproute2", shell, SETTING).with_context(|| format!("no routes under {control}")).map(drop)
 }
 
 /// A loss as people write it.

@@ -1,7 +1,9 @@
 //! `phoebus bench gridftp`: `phoebus serve` and `phoebus cp` beside `globus-gridftp-server` and `globus-url-copy`, each with each, from
 //! memory to memory on loopback, where nothing but the processors holds them up (U6, U13); [`disk`] has the same from
-//! disk to disk, [`wan`] and [`short`] over long paths.
+//! disk to disk, [`wan`], [`concurrent`] and [`short`] over long paths.
 
+mod carried;
+mod concurrent;
 mod disk;
 mod room;
 mod short;
@@ -18,6 +20,7 @@ use super::results::{Metric, Reading, Results};
 use super::stats::Summary;
 use super::table::Table;
 use super::transfer::{Client, Receiver, SET_UP, memory, watch};
+pub(super) use concurrent::Concurrent;
 pub(super) use disk::Disks;
 use room::{AROUND, Room, Server};
 pub(super) use short::Sizes;
@@ -29,15 +32,14 @@ pub(super) use wan::LongPath;
 pub(crate) struct GridftpArgs {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Length of each transfer, in seconds [default: 5, with --quick 2].
+    /// Length of each transfer, in seconds [default: 5, with --wan 15, with --concurrent 20].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=600))]
-    seconds: Option<u64>,
+    pub(super) seconds: Option<u64>,
     /// From disk to disk, beside rsync; in the current directory.
     #[arg(long, conflicts_with = "seconds")]
     pub(super) disk: bool,
-    /// Files of 1 to 100 MB over 45 Mbit/s and 125 ms, set-up and transfer apart; in the current directory.
-    #[arg(long, conflicts_with_all = ["seconds", "disk"])]
-    pub(super) short: bool,
+    #[command(flatten)]
+    pub(super) sizes: short::ShortArgs,
     #[command(flatten)]
     pub(super) path: wan::WanArgs,
 }
@@ -183,7 +185,7 @@ impl Experiment for Servers {
                 self.seconds
             ),
         ));
-        all.push(("memory".into(), "what the largest process had at most (VmHWM)".into()));
+        all.push(("memory".into(), "what all processes of a role had at once at most, looked at each half second (Pss: what they share counts once)".into()));
         all
     }
 

@@ -1,9 +1,12 @@
 //! A host of its own, with a place for files, and the programs that are compared in it.
 
+use super::super::iperf;
 use super::super::process::{self, Background};
 use super::super::transfer::Receiver;
+use super::super::wan::control_routes;
 use anyhow::Context;
-use phoebus_wan::model::{DirectionConfig, LinkConfig};
+use phoebus_proto::units::ByteSize;
+use phoebus_wan::model::{DirectionConfig, LinkConfig, Rate};
 use phoebus_wan::testbed::{HostSpec, LinkSpec, Scenario, Testbed};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,12 +19,26 @@ const HOST: &str = "loop";
 const ENDS: [&str; 2] = ["src", "dst"];
 /// The link between them, and its interface at either end.
 pub(super) const LINK: &str = "wan";
+/// Where several clients and servers are whose paths meet in one link: the routers at its ends, and the links to the servers.
+const ROUTERS: [&str; 2] = ["r1", "r2"];
+const DOWN: [&str; 3] = ["down1", "down2", "down3"];
 const LOCAL: &str = "127.0.0.1";
-const PORT: u16 = 2811;
+pub(super) const PORT: u16 = 2811;
+/// What a testbed's hosts give to a socket at most.
+const UNBOUNDED: u64 = 128 << 20;
 /// Starting and ending.
 pub(super) const AROUND: Duration = Duration::from_secs(3);
 /// Where Debian has servers.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where the current directory is there are disks; temporary files may be in memory.
+fn place() -> anyhow::Result<tempfile::TempDir> {
+    tempfile::tempdir_in(".").context("no place for files in the current directory")
+}
+
+fn link(name: &str, ends: [&str; 2], seed: u64, config: DirectionConfig) -> LinkSpec {
+    LinkSpec { name: name.to_owned(), ends: ends.map(str::to_owned), config: LinkConfig::symmetric(seed, config) }
+}
 
 /// A server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,22 +78,28 @@ impl Running {
     }
 }
 
-/// The host.
+/// The host, or the hosts.
 pub(in crate::bench) struct Room {
     pub(super) host: Testbed,
     files: tempfile::TempDir,
-    /// Where clients and servers are.
-    ends: [&'static str; 2],
-    /// The servers' address.
-    pub(super) address: IpAddr,
+    pairs: Vec<Ends>,
+}
+
+/// Where a client and its server are.
+struct Ends {
+    client: String,
+    server: String,
+    address: IpAddr,
+    /// The server's interface.
+    device: &'static str,
 }
 
 impl Room {
     pub(super) fn new() -> anyhow::Result<Self> {
         let host = Testbed::up(&Scenario { hosts: vec![HostSpec::new(HOST)], stock: true, ..Scenario::default() })?;
-        // Where the current directory is there are disks; temporary files may be in memory.
-        let files = tempfile::tempdir_in(".").context("no place for files in the current directory")?;
-        let room = Self { host, files, ends: [HOST; 2], address: Ipv4Addr::LOCALHOST.into() };
+        let address = Ipv4Addr::LOCALHOST.into();
+        let ends = Ends { client: HOST.into(), server: HOST.into(), address, device: "lo" };
+        let room = Self { host, files: place()?, pairs: vec![ends] };
         // The default of a network namespace can be only what the machine allows all users.
         let mut route = room.command("ip")?;
         route.args(["route", "replace", "local", LOCAL, "dev", "lo", "table", "local", "congctl", "cubic"]);
@@ -87,25 +110,67 @@ impl Room {
     /// Two hosts with a path between them, whose routes have this congestion control, which everybody gets who asks for
     /// no other.
     pub(super) fn with_path(path: DirectionConfig, seed: u64, control: &str) -> anyhow::Result<Self> {
-        let link = LinkSpec {
-            name: LINK.to_owned(),
-            ends: ENDS.map(str::to_owned),
-            config: LinkConfig::symmetric(seed, path),
+        let links = vec![link(LINK, ENDS, seed, path)];
+        Self::with(ENDS.map(HostSpec::new).into(), links, &[(ENDS[0].into(), ENDS[1].into(), LINK)], control)
+    }
+
+    /// A client and a server for each of three flows at most, whose paths have this link in common and nothing else.
+    pub(super) fn with_flows(path: DirectionConfig, seed: u64, control: &str) -> anyhow::Result<Self> {
+        let pairs: Vec<_> =
+            (1..).zip(DOWN).map(|(nth, down)| (format!("src{nth}"), format!("dst{nth}"), down)).collect();
+        let ends = pairs.iter().flat_map(|(client, server, _)| [client.as_str(), server.as_str()]);
+        let hosts = ends.chain(ROUTERS).map(HostSpec::new).collect();
+        let free = DirectionConfig { rate: Rate::Unlimited, queue: ByteSize(64 << 20), ..DirectionConfig::default() };
+        let mut links = vec![link(LINK, ROUTERS, seed, path)];
+        for (client, server, down) in &pairs {
+            links.push(link(&down.replace("down", "up"), [client, ROUTERS[0]], seed, free.clone()));
+            links.push(link(down, [ROUTERS[1], server], seed, free.clone()));
+        }
+        Self::with(hosts, links, &pairs, control)
+    }
+
+    fn with(
+        hosts: Vec<HostSpec>,
+        links: Vec<LinkSpec>,
+        pairs: &[(String, String, &'static str)],
+        control: &str,
+    ) -> anyhow::Result<Self> {
+        let host = Testbed::up(&Scenario { hosts, links, ..Scenario::default() })?;
+        let ends = |(client, server, device): &(String, String, &'static str)| {
+            let address = host.addresses(server)?.iter().copied().find(IpAddr::is_ipv4).context("no IPv4 address")?;
+            Ok(Ends { client: client.clone(), server: server.clone(), address, device: *device })
         };
-        let hosts = ENDS.map(HostSpec::new).into();
-        let host = Testbed::up(&Scenario { hosts, links: vec![link], ..Scenario::default() })?;
-        let files = tempfile::tempdir_in(".").context("no place for files in the current directory")?;
-        let address = host.addresses(ENDS[1])?.iter().copied().find(IpAddr::is_ipv4).context("no IPv4 address")?;
-        let room = Self { host, files, ends: ENDS, address };
-        let script = format!(
-            "ip -4 route show | sed 's/ congctl.*//' | while read -r route; do ip route replace $route congctl {control} || exit 1; done"
-        );
-        for end in [room.command("sh")?, room.at_server("sh")?] {
-            let mut command = end;
-            command.args(["-c", &script]);
-            process::run("a route's congestion control", command, AROUND)?;
+        let pairs = pairs.iter().map(ends).collect::<anyhow::Result<Vec<_>>>()?;
+        let room = Self { host, files: place()?, pairs };
+        for ends in &room.pairs {
+            for host in [&ends.client, &ends.server] {
+                control_routes(room.at(host, "sh".as_ref())?, control)?;
+            }
         }
         Ok(room)
+    }
+
+    /// Bounds what the kernel gives to sockets that ask for nothing, at both ends: to the window of one whose program asks for buffers of
+    /// `bytes`, or to what experiments have.
+    pub(super) fn bound_buffers(&self, bytes: Option<u64>) -> anyhow::Result<()> {
+        // The kernel gives twice what is asked for, and takes half of it for what surrounds the data.
+        let most = bytes.map_or(UNBOUNDED, |bytes| 2 * bytes);
+        let script = format!(
+            "cd /proc/sys/net/ipv4 && for n in tcp_rmem tcp_wmem; do set -- $(cat $n) && echo $1 $2 {most} > $n || exit 1; done"
+        );
+        for mut shell in [self.command("sh")?, self.at_server("sh")?] {
+            shell.args(["-c", &script]);
+            process::run("bounding buffers", shell, AROUND)?;
+        }
+        Ok(())
+    }
+
+    /// What iperf3 carries from client to server over so many streams, in Mbit/s.
+    pub(super) fn iperf(&self, seconds: u64, streams: u32, control: &str, limit: Duration) -> anyhow::Result<f64> {
+        const PORT: u16 = 5201;
+        let _server = iperf::serve(self.at_server(iperf::PROGRAM)?, PORT)?;
+        let test = iperf::Test { seconds, streams, reverse: false, congestion_control: Some(control) };
+        Ok(test.run(self.command(iperf::PROGRAM)?, (self.address(), PORT).into(), limit)?.goodput)
     }
 
     /// Where a file of this name is, by its whole path.
@@ -122,14 +187,35 @@ impl Room {
         all
     }
 
+    /// The first server's address.
+    pub(super) fn address(&self) -> IpAddr {
+        self.pairs[0].address
+    }
+
+    /// The `nth` server's host, its address, and the interface where what it receives is counted.
+    pub(super) fn server_of(&self, nth: usize) -> (&str, IpAddr, &'static str) {
+        let ends = &self.pairs[nth];
+        (&ends.server, ends.address, ends.device)
+    }
+
     /// A command where clients are.
     pub(super) fn command(&self, program: impl AsRef<Path>) -> anyhow::Result<Command> {
-        self.at(self.ends[0], program.as_ref())
+        self.command_of(0, program)
+    }
+
+    /// A command where the `nth` client is.
+    pub(super) fn command_of(&self, nth: usize, program: impl AsRef<Path>) -> anyhow::Result<Command> {
+        self.at(&self.pairs[nth].client, program.as_ref())
     }
 
     /// A command where servers are.
     pub(super) fn at_server(&self, program: impl AsRef<Path>) -> anyhow::Result<Command> {
-        self.at(self.ends[1], program.as_ref())
+        self.at_server_of(0, program)
+    }
+
+    /// A command where the `nth` server is.
+    pub(super) fn at_server_of(&self, nth: usize, program: impl AsRef<Path>) -> anyhow::Result<Command> {
+        self.at(&self.pairs[nth].server, program.as_ref())
     }
 
     fn at(&self, host: &str, program: &Path) -> anyhow::Result<Command> {
@@ -145,7 +231,7 @@ impl Room {
 
     /// A server that lets everybody in.
     pub(super) fn server(&self, server: Server) -> anyhow::Result<Running> {
-        let address = self.address.to_string();
+        let address = self.address().to_string();
         let (name, command) = match server {
             Server::Ours => {
                 let mut command = self.at_server(std::env::current_exe().context("where this program is")?)?;
@@ -173,7 +259,7 @@ impl Room {
 
     /// What a server of this kind calls the file at `path`.
     pub(super) fn url(&self, server: Server, path: &str) -> String {
-        let address = self.address;
+        let address = self.address();
         match server {
             Server::Rsync => format!("rsync://{address}:{PORT}/all{path}"),
             Server::Gct | Server::Ours => format!("ftp://{address}:{PORT}{path}"),

@@ -1,4 +1,4 @@
-# Makes, in the working directory, what Grid security needs: an authority of its own, a certificate for the servers on src and dst, one
+# Makes, in the working directory, what Grid security needs: an authority of its own, a certificate for servers on the hosts of experiments, one
 # for the user, and who the user is on the servers.
 name=/O=Grid/OU=Test
 openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 2 -subj "$name/CN=Authority" -keyout ca.key -out ca.pem \
@@ -15,6 +15,6 @@ issue() { # FILE COMMON-NAME EXTENSIONS
   printf 'basicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\n%s\n' "$3" > "$1.ext"
   openssl x509 -req -in "$1.csr" -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -sha256 -extfile "$1.ext" -out "$1.pem"
 }
-issue server dst 'subjectAltName=DNS:dst,DNS:src'
+issue server dst 'subjectAltName=DNS:dst,DNS:src,DNS:dst1,DNS:dst2,DNS:dst3'
 issue user 'Test User' ''
 echo "\"$name/CN=Test User\" root" > grid-mapfile

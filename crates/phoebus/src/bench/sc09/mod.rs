@@ -4,10 +4,10 @@
 //! - [`programs`] starts them, `crate::bench::transfer` counts what arrives.
 //! - `report` makes tables and drawings of it, and `statements` sets the paper's beside them.
 
-mod programs;
+pub(in crate::bench) mod programs;
 mod report;
 mod rows;
-mod site;
+pub(in crate::bench) mod site;
 mod statements;
 
 use super::Common;

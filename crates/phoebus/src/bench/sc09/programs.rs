@@ -98,7 +98,7 @@ fn server(bed: &Bed, grid: &Grid, threads: bool) -> anyhow::Result<Background> {
 }
 
 /// That the server has taken the client's stack: what it refuses, or was never told, it replaces by TCP.
-fn stack_was_taken(dialogue: &str, stack: &str) -> anyhow::Result<()> {
+pub(in crate::bench) fn stack_was_taken(dialogue: &str, stack: &str) -> anyhow::Result<()> {
     let asked = dialogue.find(&format!("SITE SETNETSTACK {stack}"));
     let Some(asked) = asked else {
         bail!("the client did not ask for the stack {stack} (SITE SETNETSTACK), so that this was TCP");

@@ -28,7 +28,7 @@ pub(crate) struct Sites {
 }
 
 /// What GCT's programs need beside the path: libraries and certificates, in a directory that ends with this.
-pub(super) struct Grid {
+pub(in crate::bench) struct Grid {
     directory: tempfile::TempDir,
 }
 
@@ -76,19 +76,25 @@ fn set_control(bed: &Bed, host: &str, ends: Ends) -> anyhow::Result<()> {
 
 impl Grid {
     fn create() -> anyhow::Result<Self> {
-        let directory = tempfile::tempdir().context("no place for certificates")?;
-        let grid = Self { directory };
+        let grid = Self::bare()?;
         let libraries = grid.file("lib");
-        fs::create_dir_all(&libraries).context("no place for libraries")?;
         link(&libraries, DRIVER, DRIVER, &["../xio", "../lib", "."], "make xio")?;
         let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
         link(&libraries, "libphoebus.so", &format!("libphoebus.so.{version}"), &[".", "../lib"], "make build")?;
+        Ok(grid)
+    }
+
+    /// Certificates alone, for what needs no driver of ours.
+    pub(in crate::bench) fn bare() -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir().context("no place for certificates")?;
+        let grid = Self { directory };
+        fs::create_dir_all(grid.file("lib")).context("no place for libraries")?;
         grid.issue()?;
         Ok(grid)
     }
 
     /// A file of this name.
-    pub(super) fn file(&self, name: &str) -> PathBuf {
+    pub(in crate::bench) fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
@@ -108,14 +114,14 @@ impl Grid {
     }
 
     /// Makes `command` one of the user's.
-    pub(super) fn as_user(&self, command: &mut Command) {
+    pub(in crate::bench) fn as_user(&self, command: &mut Command) {
         self.plain(command);
         command.env("X509_USER_CERT", self.file("user.pem")).env("X509_USER_KEY", self.file("user.key"));
         command.env("X509_USER_PROXY", self.file("proxy"));
     }
 
     /// Makes `command` a server.
-    pub(super) fn as_server(&self, command: &mut Command) {
+    pub(in crate::bench) fn as_server(&self, command: &mut Command) {
         self.plain(command);
         command.env("X509_USER_CERT", self.file("server.pem")).env("X509_USER_KEY", self.file("server.key"));
         command.env("GRIDMAP", self.file("grid-mapfile"));

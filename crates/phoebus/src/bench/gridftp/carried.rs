@@ -1,0 +1,199 @@
+//! GridFTP over a path, by what carries its data: TCP, UDT or QUIC (U14). Everything that starts is ours or GCT's, each with its own kind,
+//! or GCT's client with our server.
+
+use super::super::process::Background;
+use super::super::results::Reading;
+use super::super::sc09::programs::stack_was_taken;
+use super::super::sc09::site::Grid;
+use super::super::transfer::{Client, Receiver, watch};
+use super::room::{PORT, Room};
+use anyhow::{Context, bail};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Who transfers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pair {
+    /// `globus-url-copy` and `globus-gridftp-server`.
+    Gct,
+    /// `phoebus cp` and `phoebus serve`.
+    Ours,
+    /// `globus-url-copy` and `phoebus serve`.
+    Mixed,
+}
+
+/// What carries data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    /// So many connections, in MODE E.
+    Tcp(u32),
+    /// One, in MODE S.
+    Udt,
+    /// One.
+    Quic,
+}
+
+impl Over {
+    /// The driver that has to be asked for.
+    fn driver(self) -> Option<&'static str> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Udt => Some("udt"),
+            Self::Quic => Some("quic"),
+        }
+    }
+}
+
+/// One transfer that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Carried {
+    pub(super) pair: Pair,
+    pub(super) over: Over,
+    /// From a file to a new one, and not from /dev/zero to /dev/null.
+    pub(super) disk: bool,
+}
+
+/// More than any transfer moves: a terabyte.
+const ENDLESS: &str = "1099511627776";
+
+/// A transfer that was started.
+pub(super) struct Going {
+    pub(super) client: Client,
+    pub(super) server: Background,
+    pub(super) began: Instant,
+    carried: Carried,
+    receiver: Receiver,
+    /// What had arrived there before.
+    before: u64,
+}
+
+impl Carried {
+    /// Puts for `seconds` from the first byte on, which has to arrive within `limit`.
+    pub(super) fn run(self, room: &Room, grid: &Grid, seconds: u64, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+        let mut going = self.start(room, grid, 0)?;
+        let others = [("server", going.server.pid())];
+        let readings = watch(&mut going.client, going.began, going.receiver, seconds, &others, limit)?;
+        going.check()?;
+        Ok(readings)
+    }
+
+    /// Starts a server and a client, the `nth` of those that run at once.
+    pub(super) fn start(self, room: &Room, grid: &Grid, nth: usize) -> anyhow::Result<Going> {
+        // What one before has left is not to be found; nor is it to be on its way to the disk.
+        let target = room.file(&format!("target-{nth}"))?;
+        if target.exists() {
+            fs::remove_dir_all(&target).context("what was carried before")?;
+        }
+        fs::create_dir(&target)?;
+        if self.disk {
+            rustix::fs::sync();
+        }
+        let server = self.server(room, grid, nth)?;
+        let client = self.client(room, grid, nth, target.join("file"))?;
+        let name = (self.pair == Pair::Gct).then_some("globus-gridftp-");
+        let receiver = Receiver::Interface { of: server.pid(), device: room.server_of(nth).2, name };
+        let (before, began) = (receiver.written(), Instant::now());
+        let client = Client::start(client, &room.file(&format!("client-{nth}.log"))?)?;
+        Ok(Going { client, server, began, carried: self, receiver, before })
+    }
+
+    fn server(self, room: &Room, grid: &Grid, nth: usize) -> anyhow::Result<Background> {
+        let address = room.server_of(nth).1.to_string();
+        if self.pair == Pair::Gct {
+            let mut server = room.at_server_of(nth, "globus-gridftp-server")?;
+            grid.as_server(&mut server);
+            server.args(["-p", &PORT.to_string(), "-control-interface", &address, "-data-interface", &address]);
+            server.args(["-c", "/dev/null", "-aa", "-anonymous-user", "root", "-allow-root", "-l"]);
+            server.arg(room.file("server.log")?);
+            if let Some(driver) = self.over.driver() {
+                // GCT's driver for UDT waits in its calls.
+                server.args(["-dc-whitelist", &format!("tcp,gsi,{driver}"), "-threads", "2"]);
+            }
+            return Background::start("globus-gridftp-server", server)?.listening(PORT);
+        }
+        let file = |name: &str| grid.file(name).display().to_string();
+        let driver = self.over.driver().map(|driver| format!(", \"{driver}\"")).unwrap_or_default();
+        let text = format!(
+            "listen = [\"{address}:{PORT}\"]\n[anonymous]\nroot = \"/\"\nread_only = false\n\
+             [gsi]\ncertificate = \"{}\"\nkey = \"{}\"\nauthorities = \"{}\"\ngridmap = \"{}\"\n\
+             [[user]]\nname = \"root\"\nroot = \"/\"\n[data]\ndrivers = [\"tcp\"{driver}]\n",
+            file("server.pem"),
+            file("server.key"),
+            file("certs"),
+            file("grid-mapfile"),
+        );
+        let path = room.file(&format!("serve-{nth}.toml"))?;
+        fs::write(&path, text).context("no configuration for phoebus serve")?;
+        let mut server = room.at_server_of(nth, std::env::current_exe().context("where this program is")?)?;
+        server.args(["serve", "--config"]).arg(path);
+        Background::start("phoebus serve", server)?.listening(PORT)
+    }
+
+    fn client(self, room: &Room, grid: &Grid, nth: usize, target: PathBuf) -> anyhow::Result<Command> {
+        let (source, target) = match self.disk {
+            true => (room.file("source")?, target),
+            false => (PathBuf::from("/dev/zero"), PathBuf::from("/dev/null")),
+        };
+        let (source, target) = (format!("file://{}", source.display()), target.display());
+        if self.pair == Pair::Ours {
+            let mut client = room.command_of(nth, std::env::current_exe().context("where this program is")?)?;
+            client.args(["cp", "--quiet", "--verify", "none", "--attempts", "1"]);
+            if !self.disk {
+                client.args(["--length", ENDLESS]);
+            }
+            match self.over {
+                Over::Tcp(streams) => client.args(["--streams", &streams.to_string()]),
+                Over::Udt | Over::Quic => client.args(["--stack", self.over.driver().unwrap_or_default()]),
+            };
+            client.args([source, format!("ftp://{}:{PORT}{target}", room.server_of(nth).1)]);
+            return Ok(client);
+        }
+        let mut client = room.command_of(nth, "globus-url-copy")?;
+        if !self.disk {
+            client.args(["-len", ENDLESS]);
+        }
+        match (self.over, self.over.driver()) {
+            (Over::Tcp(streams), _) => {
+                client.args(["-p", &streams.to_string()]);
+                client.args([source, format!("ftp://{}:{PORT}{target}", room.server_of(nth).1)]);
+            }
+            (_, Some(driver)) => {
+                grid.as_user(&mut client);
+                // Without a login by certificate, GCT's client asks for no driver, and says nothing.
+                client.env("GLOBUS_THREAD_MODEL", "pthread").args(["-dbg", "-dcstack", driver]);
+                client.args([source, format!("gsiftp://{}:{PORT}{target}", room.server_of(nth).0)]);
+            }
+            (_, None) => bail!("there is no driver for this"),
+        }
+        Ok(client)
+    }
+}
+
+impl Going {
+    /// Whether data have come.
+    pub(super) fn has_data(&self) -> bool {
+        self.receiver.has_data(self.before)
+    }
+
+    /// What it receives by.
+    pub(super) fn receiver(&self) -> Receiver {
+        self.receiver
+    }
+
+    /// That data went over what was asked for: what went over TCP instead would be worse than nothing measured. Ours fails otherwise.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        match (self.carried.pair, self.carried.over.driver()) {
+            (Pair::Gct | Pair::Mixed, Some(driver)) => stack_was_taken(&self.client.said(), driver),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        // Some of GCT's would wait for their lost client for ever.
+        self.receiver.end();
+    }
+}
