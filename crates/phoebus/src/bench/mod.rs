@@ -156,7 +156,8 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Sc09(args) => measure(&sc09::Figures::new(&args), &args.common),
         BenchCommand::Gridftp(args) if args.disk => measure(&gridftp::Disks::new(args.common.quick), &args.common),
         BenchCommand::Gridftp(args) if args.sizes.short => {
-            measure(&gridftp::Sizes::new(&args.sizes, args.common.quick, args.common.seed), &args.common)
+            let sizes = gridftp::Sizes::new(&args.sizes, args.path.loss, args.common.quick, args.common.seed);
+            measure(&sizes, &args.common)
         }
         BenchCommand::Gridftp(args) if args.path.wan => measure(
             &gridftp::LongPath::new(&args.path, args.seconds, args.common.quick, args.common.seed),

@@ -181,8 +181,8 @@ impl Room {
     /// What holds in it.
     pub(super) fn conditions(&self) -> Vec<(String, String)> {
         let hosts = self.host.report().hosts.into_iter();
-        let mut all: Vec<_> =
-            hosts.map(|host| ("loopback of its own".to_owned(), host.conditions.to_string())).collect();
+        let name = |host: &str| if host == HOST { "loopback of its own".to_owned() } else { format!("host {host}") };
+        let mut all: Vec<_> = hosts.map(|host| (name(&host.name), host.conditions.to_string())).collect();
         all.push(("congestion control".into(), "cubic, by the routes".into()));
         all
     }

@@ -13,10 +13,11 @@ use super::super::results::{Metric, Reading, Results};
 use super::super::stats::Summary;
 use super::super::table::Table;
 use super::super::transfer::SET_UP;
+use super::super::wan::percent;
 use super::room::{Room, Server};
 use super::timed::{RATE, TOOK, Transfer, fill};
-use phoebus_proto::units::{ByteSize, Span};
-use phoebus_wan::model::{DirectionConfig, Rate};
+use phoebus_proto::units::{ByteSize, Probability, Span};
+use phoebus_wan::model::{DirectionConfig, Loss, Rate};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ pub(crate) struct ShortArgs {
 pub(in crate::bench) struct Sizes {
     megabytes: Vec<u64>,
     streams: Vec<u32>,
+    loss: Probability,
     seed: u64,
 }
 
@@ -102,11 +104,12 @@ impl Buffers {
 }
 
 impl Sizes {
-    pub(in crate::bench) fn new(args: &ShortArgs, quick: bool, seed: u64) -> Self {
+    pub(in crate::bench) fn new(args: &ShortArgs, loss: Option<Probability>, quick: bool, seed: u64) -> Self {
         let (sizes, streams): (&[u64], &[u32]) =
             if quick { (&[1, 5], &[1, 3]) } else { (&[1, 25, 50, 100], &[1, 2, 3, 5, 9, 10]) };
         let megabytes = if args.megabytes.is_empty() { sizes.into() } else { args.megabytes.clone() };
-        Self { megabytes, streams: if args.streams.is_empty() { streams.into() } else { args.streams.clone() }, seed }
+        let streams = if args.streams.is_empty() { streams.into() } else { args.streams.clone() };
+        Self { megabytes, streams, loss: loss.unwrap_or_default(), seed }
     }
 
     fn directions(&self) -> impl Iterator<Item = (bool, u64)> {
@@ -164,6 +167,7 @@ impl Experiment for Sizes {
     fn set_up(&self, wanted: &str) -> anyhow::Result<Room> {
         let path = DirectionConfig {
             delay: Span(ROUND_TRIP / 2),
+            loss: Loss::Bernoulli(self.loss),
             rate: NonZeroU64::new(RATE_OF_PATH).map_or(Rate::Unlimited, Rate::Limited),
             queue: ByteSize((RATE_OF_PATH as f64 / 8.0 * ROUND_TRIP.as_secs_f64()) as u64),
             ..DirectionConfig::default()
@@ -181,7 +185,8 @@ impl Experiment for Sizes {
             (iperf::PROGRAM, "--version"),
         ]);
         all.extend(room.conditions());
-        all.push(("path".into(), "45mbit, round trip 125ms, a queue of one round trip, no loss".into()));
+        let loss = percent(self.loss);
+        all.push(("path".into(), format!("45mbit, round trip 125ms, a queue of one round trip, loss {loss} each way")));
         all.push((
             "test".into(),
             "a file, MODE E, anonymous, in clear, not verified; set-up until the first 64 KiB have arrived, transfer from there to the \
@@ -264,7 +269,7 @@ impl Sizes {
         let with = if buffers == "64k" { "buffers of 64 KB" } else { "tuned buffers" };
         let chart = Chart {
             title: format!("GridFTP {name}, {with}"),
-            subtitle: "45 Mbit/s, 125 ms; medians with smallest and largest".into(),
+            subtitle: format!("45 Mbit/s, 125 ms, loss {}; medians with smallest and largest", percent(self.loss)),
             kind: Kind::Lines,
             x: Axis::new("streams", Scale::Linear),
             y: Axis::new("Mbit/s", Scale::Linear),
@@ -280,7 +285,7 @@ mod tests {
     use super::*;
 
     fn sizes() -> Sizes {
-        Sizes::new(&ShortArgs { short: true, megabytes: Vec::new(), streams: Vec::new() }, false, 1)
+        Sizes::new(&ShortArgs { short: true, megabytes: Vec::new(), streams: Vec::new() }, None, false, 1)
     }
 
     #[test]

@@ -40,9 +40,9 @@ pub(crate) struct WanArgs {
     /// Its capacity.
     #[arg(long, value_name = "RATE", default_value = "1gbit")]
     pub(super) rate: BitRate,
-    /// Its loss, each way [default: 0.001%, and at 193ms 0.00015%].
-    #[arg(long, value_name = "PROBABILITY", requires = "wan")]
-    loss: Option<Probability>,
+    /// Its loss, each way [default: with --wan 0.001%, and at 193ms 0.00015%; with --short none].
+    #[arg(long, value_name = "PROBABILITY", conflicts_with_all = ["disk", "concurrent"])]
+    pub(in crate::bench) loss: Option<Probability>,
 }
 
 /// The experiment.
