@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Who transfers.
@@ -55,6 +56,11 @@ pub(super) struct Carried {
     pub(super) disk: bool,
 }
 
+/// For so long nothing arrives over a path that is empty: more than a round trip of any.
+const QUIET: Duration = Duration::from_millis(500);
+/// How long a path may take to be so.
+const SETTLED: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(20);
 /// More than any transfer moves: a terabyte.
 const ENDLESS: &str = "1099511627776";
 
@@ -94,6 +100,7 @@ impl Carried {
         let client = self.client(room, grid, nth, target.join("file"))?;
         let name = (self.pair == Pair::Gct).then_some("globus-gridftp-");
         let receiver = Receiver::Interface { of: server.pid(), device: room.server_of(nth).2, name };
+        settle(receiver)?;
         let (before, began) = (receiver.written(), Instant::now());
         let client = Client::start(client, &room.file(&format!("client-{nth}.log"))?)?;
         Ok(Going { client, server, began, carried: self, receiver, before })
@@ -169,6 +176,22 @@ impl Carried {
         }
         Ok(client)
     }
+}
+
+/// Waits until nothing arrives any more of what was under way before, which would be taken for the first data.
+fn settle(receiver: Receiver) -> anyhow::Result<()> {
+    let (mut last, mut since, began) = (receiver.written(), Instant::now(), Instant::now());
+    while since.elapsed() < QUIET {
+        thread::sleep(LOOK);
+        let now = receiver.written();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        if began.elapsed() > SETTLED {
+            bail!("data of the transfer before still arrive after {} s", SETTLED.as_secs());
+        }
+    }
+    Ok(())
 }
 
 impl Going {
