@@ -284,13 +284,15 @@ fn table(caption: &str, results: &Results, metric: Metric) -> Table {
 
 fn verdicts(results: &Results) -> Vec<Verdict> {
     let median = |point: &str, row| results.summary(point, row, RATE).map(|summary| summary.median);
-    let ratio = |point: &str, other, name: &str, least| {
-        let measured = median(point, OURS)? / median(point, other)?;
-        let target = format!("phoebus cp's files a second to those of {name} ({point})");
+    let ratio = |point: &str, own, who: &str, (other, name, least)| {
+        let measured = median(point, own)? / median(point, other)?;
+        let target = format!("{who}: files a second to those of {name} ({point})");
         Some(Verdict { target, measured, bound: Bound::AtLeast(least) })
     };
+    let others = [(GUC, "globus-url-copy -cc 8 -pp", 1.0), (SCP, "scp -r", 20.0)];
     let each = POINTS.iter().flat_map(|(point, _)| {
-        [ratio(point, GUC, "globus-url-copy -cc 8 -pp", 1.0), ratio(point, SCP, "scp -r", 20.0)]
+        let own = [(OURS, "phoebus cp with GCT's server"), (BOTH, "phoebus cp with phoebus serve")];
+        own.into_iter().flat_map(move |(own, who)| others.map(|other| ratio(point, own, who, other)))
     });
     each.flatten().collect()
 }

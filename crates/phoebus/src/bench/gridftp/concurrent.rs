@@ -199,7 +199,7 @@ impl Experiment for Concurrent {
     }
 
     fn report(&self, results: &Results) -> Report {
-        let charts = PAIRS.iter().map(|(id, who, _)| (format!("{id}"), chart(results, id, who)));
+        let charts = PAIRS.iter().map(|(id, who, _)| ((*id).to_owned(), chart(results, id, who)));
         Report {
             title: "GridFTP over TCP and UDT at once".into(),
             method: format!(
@@ -223,10 +223,7 @@ fn table(results: &Results, place: &Place) -> Table {
         for (id, ..) in PAIRS {
             let cell = |metric| results.cell(place.id, &row(id, mix), metric, Summary::with_extremes);
             cells.push(both(mix, cell(TCP), cell(UDT)));
-            cells.push(format!(
-                "{} %",
-                results.cell(place.id, &row(id, mix), BUSY, |busy| format!("{:.0}", busy.median))
-            ));
+            cells.push(results.cell(place.id, &row(id, mix), BUSY, |busy| format!("{:.0} %", busy.median)));
         }
         let [tcp, udt] = place.paper.map(|of| of[nth].map_or_else(String::new, |rate| rate.to_string()));
         cells.push(both(mix, tcp, udt));
@@ -315,6 +312,6 @@ mod tests {
         let found: Vec<_> = verdicts(&results).into_iter().map(|v| (v.measured, v.bound, v.met())).collect();
         assert_eq!(found, [(0.6, Bound::AtLeast(0.53), true), (0.45, Bound::AtMost(0.78), true)]);
         let table = table(&results, &PLACES[1]);
-        assert_eq!(table.rows[4], ["1 TCP, 1 UDT", "– / –", "– %", "120 / 90.0", "– %", "42.4 / 187.6"]);
+        assert_eq!(table.rows[4], ["1 TCP, 1 UDT", "– / –", "–", "120 / 90.0", "–", "42.4 / 187.6"]);
     }
 }

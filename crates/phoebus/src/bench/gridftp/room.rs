@@ -138,7 +138,7 @@ impl Room {
         let host = Testbed::up(&Scenario { hosts, links, ..Scenario::default() })?;
         let ends = |(client, server, device): &(String, String, &'static str)| {
             let address = host.addresses(server)?.iter().copied().find(IpAddr::is_ipv4).context("no IPv4 address")?;
-            Ok(Ends { client: client.clone(), server: server.clone(), address, device: *device })
+            Ok(Ends { client: client.clone(), server: server.clone(), address, device })
         };
         let pairs = pairs.iter().map(ends).collect::<anyhow::Result<Vec<_>>>()?;
         let room = Self { host, files: place()?, pairs };
