@@ -177,7 +177,7 @@ impl Experiment for Concurrent {
         let mut all = versions(&[("globus-gridftp-server", "--version"), ("globus-url-copy", "-version")]);
         all.extend(site.room.conditions());
         let test = format!(
-            "puts of /dev/zero to /dev/null for {} s, after {} s for all to find their rates, as each receiver's interface counts them; TCP \
+            "puts of /dev/zero to /dev/null for {} s, after {} s for all to find their rates, as each receiver's interface counts them, headers included; TCP \
              over one stream in MODE E, UDT in MODE S",
             self.seconds,
             RAMP.as_secs()

@@ -208,7 +208,7 @@ impl Experiment for LongPath {
         ]);
         all.extend(site.room.conditions());
         let test = format!(
-            "puts for {} s from the first byte of data on, as the receiver's interface counts them, slow start included; TCP in MODE E, UDT \
+            "puts for {} s from the first byte of data on, as the receiver's interface counts them, with up to 3 % of headers, slow start included; TCP in MODE E, UDT \
              and QUIC over one connection; not verified; in clear, but for QUIC, which encrypts; anonymous, but for GCT's client over UDT, \
              which asks for no driver without a certificate; disk: from a file in memory to a new one",
             self.seconds
