@@ -23,6 +23,10 @@ use std::time::Duration;
 /// same room needs, and no longer than giving up may take to be noticed.
 pub const PATIENCE: Duration = Duration::from_millis(10);
 
+/// How long what comes is left to gather once there was nothing: some of the kernel's own delays of a timer, and little for any
+/// buffer. Whoever takes bytes faster than they come would be woken for each segment, and the sender is who has to wake.
+const GATHERING: Duration = Duration::from_micros(10);
+
 /// What a [`Siphon`] holds: enough for a wake-up not to count. The kernel gives an unprivileged user 64 of them.
 const SIPHON: usize = 1 << 20;
 
@@ -99,6 +103,9 @@ impl Bulk {
 
     /// Waits until something can be done, though not for long; whether it can.
     fn wait(&self, ready: PollFlags) -> io::Result<bool> {
+        if ready == PollFlags::IN {
+            std::thread::sleep(GATHERING);
+        }
         let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(PATIENCE.subsec_nanos()) };
         match rustix::event::poll(&mut [PollFd::new(&self.0, ready)], Some(&limit)) {
             Ok(ready) => Ok(ready > 0),
