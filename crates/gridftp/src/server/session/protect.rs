@@ -184,7 +184,7 @@ impl Session {
         };
         let mut login = match std::mem::replace(&mut self.security, Security::Clear) {
             Security::Agreeing(Agreeing::Grid(login)) => login,
-            _ => ServerLogin::new(&own.0),
+            _ => Box::new(ServerLogin::new(&own.0)),
         };
         let answer = login.command(verb, argument, now);
         if answer.error.is_some() {
@@ -200,7 +200,7 @@ impl Session {
             };
             match login.finish() {
                 Ok(protected) => {
-                    self.security = Security::Agreed(Secured::Grid(protected));
+                    self.security = Security::Agreed(Secured::Grid(Box::new(protected)));
                     self.data_auth = DataAuth::Own;
                 }
                 Err(error) => return Step::say(535, error.to_string()),

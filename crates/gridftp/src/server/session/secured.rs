@@ -23,14 +23,14 @@ const MAX_TOKEN: usize = 64 << 10;
 pub(super) enum Agreeing {
     /// Nothing has come but that they are to.
     Asked,
-    Grid(ServerLogin),
+    Grid(Box<ServerLogin>),
     #[cfg(feature = "kerberos")]
     Kerberos(Accepting),
 }
 
 /// Two ends that have agreed.
 pub(super) enum Secured {
-    Grid(Protected),
+    Grid(Box<Protected>),
     #[cfg(feature = "kerberos")]
     Kerberos(Arc<Context>),
 }
