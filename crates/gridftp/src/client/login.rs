@@ -22,7 +22,7 @@ use rustls::pki_types::ServerName;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What anonymous users give for a password, so that a server's administrator knows what this is.
 const ANONYMOUS: (&str, &str) = ("anonymous", "phoebus@");
@@ -71,9 +71,7 @@ async fn begin(options: &Options, name: &Arc<str>, ahead: &Ahead) -> Result<Sess
     if session.peer.ip().is_unspecified() {
         find_peer(&mut session, options).await?;
     }
-    let asked = Instant::now();
     let replies = session.ask_all(&FIRST.map(<[u8]>::to_vec), ahead).await?;
-    session.rtt = asked.elapsed() / if ahead.is_taken() { 1 } else { FIRST.len() as u32 };
     let [features, image, home] = &replies[..] else { return Err(passing(name, "answers are missing")) };
     session.features = Arc::new(Features::parse(features));
     if !image.is_success() {

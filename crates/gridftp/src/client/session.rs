@@ -50,7 +50,8 @@ pub(super) struct Session {
     pub(super) features: Arc<Features>,
     /// Where the login leads.
     pub(super) home: Arc<Key>,
-    /// How long it took to answer.
+    /// How long it has taken for the quickest of its answers. A busy machine makes one or another late, on which no choice may
+    /// depend.
     pub(super) rtt: Duration,
     /// How data is transmitted from here on.
     pub(super) mode: Mode,
@@ -92,7 +93,7 @@ impl Session {
             patience,
             features: Arc::default(),
             home: Arc::default(),
-            rtt: Duration::ZERO,
+            rtt: Duration::MAX,
             mode: Mode::Stream,
             parallel: 1,
             epsv: true,
@@ -248,8 +249,11 @@ impl Session {
 
     /// Asks, and gives the last answer, whatever it is.
     pub(super) async fn ask(&mut self, line: impl AsRef<[u8]>) -> Result<Reply, Error> {
+        let asked = Instant::now();
         self.send(line.as_ref()).await?;
-        self.last(self.patience).await
+        let reply = self.last(self.patience).await?;
+        self.rtt = self.rtt.min(asked.elapsed());
+        Ok(reply)
     }
 
     /// Asks several things, all at once if the server takes them `ahead`, and gives the last answer to each.
