@@ -279,7 +279,7 @@ fn chart(results: &Results, id: &str, who: &str) -> Chart {
     let colours = [[Colour::Blue, Colour::Orange], [Colour::Sky, Colour::Vermilion]];
     let series = PLACES.iter().zip(colours).flat_map(|(place, colours)| {
         [(TCP, "TCP"), (UDT, "UDT")].into_iter().zip(colours).map(move |((metric, name), colour)| Series {
-            name: format!("{name}, {}", place.title),
+            name: format!("{name}, {}", place.title.split(':').next().unwrap_or_default()),
             colour,
             points: MIXES
                 .iter()
