@@ -133,7 +133,7 @@ impl Object for LocalObject {
 /// How long blocks are: where several may take them, of a short file each gets some.
 fn block_of(shape: &Shape, total: u64) -> u64 {
     let most = shape.pool.size().max(1) as u64;
-    if shape.ordered { most } else { most.min((total / SHARE).max(SHORTEST)) }
+    if shape.ordered { most } else { most.min((total / SHARE).next_multiple_of(SHORTEST).max(SHORTEST)) }
 }
 
 /// Where the next block begins; all readers of a flow share it.
