@@ -176,7 +176,11 @@ impl<'a> DataPlan<'a> {
             )));
         }
         let theirs = stack.keyed().map(|driver| Pin::of_answer(driver, &reply)).transpose();
-        theirs.map_err(|error| failed(error.to_string()))
+        // The server carries data so from here on, and this end could not.
+        theirs.map_err(|error| {
+            let (name, reason) = (session.name.to_string(), error.to_string());
+            Error::Store { name, reason, sort: Sort::Other }
+        })
     }
 
     /// Has this server and that of `other` carry data between them by the stack, for which they have to know each other's keys.

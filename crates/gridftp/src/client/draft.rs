@@ -85,7 +85,9 @@ impl RemoteDraft {
         // What is short is sent without looking: if something else than a file has its name, it does not get it in the end.
         let looks = !spec.replace || remote.options().in_place || spec.size.is_none_or(|size| size > BLIND);
         if looks {
-            match remote.recall(&key).await {
+            // Where nothing may be replaced, what counts is what is there now.
+            let found = if spec.replace { remote.recall(&key).await } else { remote.look(&key).await };
+            match found {
                 // Nothing takes its place, and what is written to it is not kept.
                 Ok(meta) if meta.kind == Kind::Device => {
                     (device, spec.source, spec.attributes) = (true, None, Attributes::default());

@@ -232,7 +232,9 @@ async fn agree(session: &mut Session, options: &Options, grid: &Grid) -> Result<
 /// Whether a server says so that has too many clients already.
 pub(super) fn is_crowd(words: &str) -> bool {
     let words = words.to_lowercase();
-    ["too many", "maximum"].iter().any(|full| words.contains(full))
+    // Those who count what was tried in vain are not to be tried again.
+    let tried = ["attempt", "fail", "login"].iter().any(|tried| words.contains(tried));
+    !tried && ["too many", "maximum"].iter().any(|full| words.contains(full))
 }
 
 /// Says who logs in. Neither the password nor what a server makes of it is ever repeated.

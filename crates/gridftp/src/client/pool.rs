@@ -139,7 +139,13 @@ impl Remote {
                         let session = match login(&self.0.options, &self.0.name, &self.0.ahead).await {
                             Ok(session) => session,
                             // Then it takes turns with the others.
-                            Err(error) if is_crowded(&error) => self.session().await?,
+                            Err(error) if is_crowded(&error) => {
+                                drop(pipe);
+                                let mut session = self.session().await?;
+                                let replies = session.ask_all(&lines, &self.0.ahead).await?;
+                                self.keep(session);
+                                return Ok(replies);
+                            }
                             Err(error) => return Err(error),
                         };
                         pipe.insert(Pipe::begin(session, self.0.ahead.clone(), self.0.options.patience)).clone()

@@ -122,8 +122,8 @@ impl Worker {
             profile,
             most: data.streams as usize,
             ports: data.ports.map(|(first, last)| first..=last),
-            // Whoever has the key that was named is who he should be, wherever he comes from.
-            from: match third_party || stack.is_keyed() {
+            // Nobody else's connections are even looked at, keys or none: a stranger's would end the transfer.
+            from: match third_party {
                 true => Peers::Anyone,
                 false => Peers::Among(data.gateways.iter().copied().chain([self.peer.ip()]).collect()),
             },

@@ -200,6 +200,13 @@ impl Session {
 
     /// Takes a line, without its end and whatever protected it ([`Self::open`]), at a time in seconds since 1970.
     pub(crate) fn line(&mut self, line: &[u8], now: i64) -> Step {
+        // One that was opened has put protection on: this one came in clear before the ends had agreed, from whomever.
+        if matches!(self.security, Security::Agreed(_)) {
+            return Step::Close(Reply::new(
+                533,
+                "commands that came before the two ends had agreed are not carried out",
+            ));
+        }
         if line.is_empty() {
             return Step::say(500, "a command was expected");
         }

@@ -116,7 +116,11 @@ pub(super) fn by_kerberos(acceptor: &Acceptor, begun: Option<Accepting>, token: 
         Ok(Next::Continue(accepting, token)) => Agreed::More(accepting, adat(token)),
         Ok(Next::Done(context, token)) if token.is_empty() => Agreed::Done(context, "agreed by Kerberos".to_owned()),
         Ok(Next::Done(context, token)) => Agreed::Done(context, adat(token)),
-        Err(failure) => Agreed::Failed(failure.to_string()),
+        Err(failure) => {
+            // The library's words may name files and principals of this host.
+            tracing::warn!(%failure, "a ticket was not taken");
+            Agreed::Failed("the ticket is not taken; the server's log says why".to_owned())
+        }
     }
 }
 
