@@ -119,6 +119,25 @@ async fn what_was_damaged_is_not_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_became_of_a_part_between_two_runs_is_seen() {
+    let (a, b) = (tempdir().unwrap(), tempdir().unwrap());
+    let bytes = content(2_000_000, 5);
+    fs::write(a.path().join("f"), &bytes).unwrap();
+    let (far, dest) = (Far::new(a.path()), local(b.path()));
+    far.faults.fail.store(100, Ordering::Relaxed);
+    transfer(&far, &key("f"), &dest, &key("f"), &how()).await.unwrap_err();
+    let part = b.path().join(".f.phoebus-part");
+    let at = fs::read(&part).unwrap().iter().position(|byte| *byte != 0).unwrap();
+    let file = fs::File::options().write(true).open(&part).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[!bytes[at]], at as u64).unwrap();
+    drop(file);
+    let error = transfer(&far, &key("f"), &dest, &key("f"), &how()).await.unwrap_err();
+    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    let done = transfer(&far, &key("f"), &dest, &key("f"), &how()).await.unwrap();
+    assert!(done.verified.is_some() && fs::read(b.path().join("f")).unwrap() == bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn failures_say_what_failed() {
     let (a, b) = (tempdir().unwrap(), tempdir().unwrap());
     fs::write(a.path().join("f"), content(300_000, 5)).unwrap();

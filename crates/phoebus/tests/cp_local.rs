@@ -309,3 +309,17 @@ fn the_small_commands_do_what_they_are_called() {
     assert!(dir.join("src/run/c.h5").exists(), "a link was followed");
     assert_eq!((run(&["rm", "-r", "src"]).0, dir.join("src").exists()), (0, false));
 }
+
+#[test]
+fn two_files_do_not_go_to_one_place() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in [("a/x", "one"), ("b/x", "two")] {
+        fs::create_dir_all(dir.path().join(name).parent().unwrap()).unwrap();
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    fs::create_dir(dir.path().join("c")).unwrap();
+    let (code, out, err) = cp(dir.path(), &["a/x", "b/x", "c"]);
+    assert_eq!(code, 4, "{out}{err}");
+    assert!(format!("{out}{err}").contains("another source goes there"), "{out}{err}");
+    assert_eq!(fs::read(dir.path().join("c/x")).unwrap(), b"one");
+}

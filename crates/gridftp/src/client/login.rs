@@ -233,7 +233,7 @@ async fn agree(session: &mut Session, options: &Options, grid: &Grid) -> Result<
 pub(super) fn is_crowd(words: &str) -> bool {
     let words = words.to_lowercase();
     // Those who count what was tried in vain are not to be tried again.
-    let tried = ["attempt", "fail", "login"].iter().any(|tried| words.contains(tried));
+    let tried = ["attempts", "failures"].iter().any(|tried| words.contains(tried));
     !tried && ["too many", "maximum"].iter().any(|full| words.contains(full))
 }
 

@@ -265,6 +265,7 @@ impl Session {
             }
             return Ok(replies);
         }
+        let asked = Instant::now();
         let answered = async {
             for line in lines {
                 self.send(line).await?;
@@ -276,7 +277,10 @@ impl Session {
             Ok(())
         };
         match answered.await {
-            Ok(()) => Ok(replies),
+            Ok(()) => {
+                self.rtt = self.rtt.min(asked.elapsed());
+                Ok(replies)
+            }
             Err(error) => {
                 ahead.refuse();
                 Err(error)

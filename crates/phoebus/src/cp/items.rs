@@ -10,6 +10,7 @@ use anyhow::Result;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Store};
 use phoebus_files::{Error, Sort};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// What was asked for.
@@ -51,7 +52,7 @@ pub(super) async fn plan(
     parents: bool,
     dry_run: bool,
 ) -> Result<(Vec<Group>, Vec<Failure>)> {
-    let mut plan = Plan { groups: Vec::new(), failures: Vec::new(), recursive };
+    let mut plan = Plan { groups: Vec::new(), failures: Vec::new(), recursive, taken: HashSet::new() };
     if let Some(dest) = &wanted.dest {
         let dest = stores.find(dest).await?;
         let there = dest.meta().await.map_err(exit::of_files)?.map(|meta| meta.kind);
@@ -96,6 +97,8 @@ struct Plan {
     groups: Vec<Group>,
     failures: Vec<Failure>,
     recursive: bool,
+    /// Where files go, and in which store.
+    taken: HashSet<(usize, Key)>,
 }
 
 impl Plan {
@@ -135,6 +138,12 @@ impl Plan {
         if same && from != to && to.below(&from).is_some_and(|below| !below.is_root()) && self.recursive {
             let reason = format!("it cannot be copied into itself, as {}", crate::place::shown(&*dest.store, &to));
             let name = crate::place::shown(&*source.store, &from);
+            return Err(Error::Store { name, reason, sort: Sort::Request });
+        }
+        // Directories may come together in one, but of two files one would be lost.
+        if !self.recursive && !self.taken.insert((Arc::as_ptr(&dest.store).addr(), to.clone())) {
+            let reason = "another source goes there, too, and one of the two would be lost".to_owned();
+            let name = crate::place::shown(&*dest.store, &to);
             return Err(Error::Store { name, reason, sort: Sort::Request });
         }
         let alike =
