@@ -268,3 +268,27 @@ r = f.sendcmd('FEAT'); assert 'AUTH GSSAPI' in r or 'GSSAPI' in r, r
         ok(&support::python(&serve, script));
     });
 }
+
+/// Somebody on the path holds a ticket back, and puts commands of his own around it while the server is busy with a password.
+#[test]
+fn what_came_in_clear_before_a_ticket_is_not_carried_out_after_it() {
+    within_realm("what_came_in_clear_before_a_ticket_is_not_carried_out_after_it", |dir| {
+        let serve = serve(dir);
+        let script = r#"
+name = gssapi.Name('ftp@localhost', gssapi.NameType.hostbased_service)
+for pause in 0, 0.005, 0.02, 0.05, 0.1:
+    f = Client(timeout=30); f.connect('localhost', port)
+    token = gssapi.SecurityContext(name=name, mech=krb5, usage='initiate', flags=gssapi.RequirementFlag.mutual_authentication).step()
+    r = f.sendcmd('AUTH GSSAPI'); assert r.startswith('334'), r
+    f.sock.sendall(b'USER nobody\r\nPASS wrong\r\n'); time.sleep(pause)
+    lines = ['ADAT ' + base64.b64encode(token).decode(), 'USER jane', 'PASS -', 'MKD stolen', 'PWD']
+    f.sock.sendall(''.join(line + '\r\n' for line in lines).encode())
+    f.sock.shutdown(socket.SHUT_WR); said = f.file.read()
+    # What came before the two had agreed ends it; what came later is refused under protection.
+    assert '\n235' in said and ('\n533' in said or '\n632' in said), said
+    assert '\n230' not in said and '\n257' not in said, said
+"#;
+        client(dir, "jane", &serve, script);
+        assert!(!serve.path("stolen").exists());
+    });
+}
