@@ -27,6 +27,7 @@ use std::fmt::{self, Debug};
 use std::fs::File;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::SystemTime;
 
 /// A future behind a pointer, for traits that stand behind one.
@@ -178,6 +179,14 @@ pub trait Draft: Debug + Send + Sync {
     /// Whether a later attempt at the same goes on from the last checkpoint.
     fn is_resumable(&self) -> bool {
         false
+    }
+
+    /// Takes all blocks of `flow` by itself, where it has tasks of its own for that, and adds to `moved` how many bytes have gone;
+    /// where this is none, blocks come by [`Self::write`]. Once it returns all were taken, though some may be on their way
+    /// ([`Self::flush`]). The future may be dropped at any time; the draft is then to be abandoned.
+    fn drain(&self, flow: &Arc<dyn Flow>, moved: &Arc<AtomicU64>) -> Option<Fallible<'_, ()>> {
+        let _ = (flow, moved);
+        None
     }
 
     /// Writes a block, or accepts it to be written in its time. Bytes that it has are not written again; the first ones stay.

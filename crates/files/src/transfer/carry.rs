@@ -1,9 +1,10 @@
-//! Carriers: tasks that take blocks from a flow and give them to a draft, until there are none left or something fails.
+//! Carriers: tasks that take blocks from a flow and give them to a draft, until there are none left or something fails. A draft that
+//! takes them by itself needs none: what is left is to watch it.
 
 use super::How;
 use crate::error::Error;
 use crate::range::Ranges;
-use crate::store::{Draft, Flow};
+use crate::store::{Draft, Fallible, Flow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,16 +27,21 @@ pub async fn carry(
 ) -> Result<(), Error> {
     let counts = Arc::new(Counts::default());
     let mut carriers = JoinSet::new();
-    for _ in 0..how.writers.max(1) {
-        carriers.spawn(run(flow.clone(), draft.clone(), how.clone(), counts.clone()));
+    // Whoever is held up takes a block when it is let.
+    let mut draining = if how.throttle.is_none() { draft.drain(&flow, &counts.moved) } else { None };
+    if draining.is_none() {
+        for _ in 0..how.writers.max(1) {
+            carriers.spawn(run(flow.clone(), draft.clone(), how.clone(), counts.clone()));
+        }
     }
-    let mut watch = Watch { saved: 0, saved_at: Instant::now(), seen: 0, seen_at: Instant::now() };
+    let mut watch = Watch { saved: 0, saved_at: Instant::now(), seen: 0, seen_at: Instant::now(), told: 0 };
     let mut saving: Option<JoinHandle<Result<Ranges, Error>>> = None;
     let mut ticks = interval((how.checkpoint.min(how.stall) / 4).clamp(Duration::from_millis(1), LOOK));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let result = loop {
         tokio::select! {
-            ended = carriers.join_next() => match ended {
+            ended = drained(&mut draining) => break ended,
+            ended = carriers.join_next(), if draining.is_none() => match ended {
                 None => break Ok(()),
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(error))) => break Err(error),
@@ -50,7 +56,7 @@ pub async fn carry(
                 }
             }
             _ = ticks.tick() => {
-                let now = counts.moved.load(Ordering::Relaxed);
+                let now = watch.tell(&counts, how);
                 // A checkpoint may hold writers up, and those whom the throttle holds move when it lets them.
                 let busy = saving.is_some() || counts.held.load(Ordering::Relaxed) > 0;
                 if watch.stalled(now, how, busy) {
@@ -63,7 +69,9 @@ pub async fn carry(
             }
         }
     };
+    drop(draining);
     carriers.shutdown().await;
+    watch.tell(&counts, how);
     if let Some(saving) = saving {
         // One that fails after all has been carried fails at publication, too.
         let _ = saving.await;
@@ -75,7 +83,7 @@ pub async fn carry(
 #[derive(Default)]
 struct Counts {
     /// Bytes that were carried.
-    moved: AtomicU64,
+    moved: Arc<AtomicU64>,
     /// Carriers that the throttle holds.
     held: AtomicUsize,
 }
@@ -93,7 +101,6 @@ async fn run(flow: Arc<dyn Flow>, draft: Arc<dyn Draft>, how: How, counts: Arc<C
             draft.write(block).await?;
         }
         counts.moved.fetch_add(len, Ordering::Relaxed);
-        how.progress.moved(len);
     }
     Ok(())
 }
@@ -104,9 +111,19 @@ struct Watch {
     saved_at: Instant,
     seen: u64,
     seen_at: Instant,
+    /// How many of them whoever shows progress was told of.
+    told: u64,
 }
 
 impl Watch {
+    /// Tells whoever shows progress how many bytes have moved, and returns it.
+    fn tell(&mut self, counts: &Counts, how: &How) -> u64 {
+        let now = counts.moved.load(Ordering::Relaxed);
+        how.progress.moved(now.saturating_sub(self.told));
+        self.told = now;
+        now
+    }
+
     /// Whether nothing has moved for too long, now that `moved` bytes have, unless it is known why.
     fn stalled(&mut self, moved: u64, how: &How, busy: bool) -> bool {
         if moved != self.seen || busy {
@@ -123,6 +140,14 @@ impl Watch {
             (self.saved, self.saved_at) = (moved, Instant::now());
         }
         due
+    }
+}
+
+/// The end of `draining`; never, if there is none.
+async fn drained(draining: &mut Option<Fallible<'_, ()>>) -> Result<(), Error> {
+    match draining {
+        Some(draining) => draining.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -4,6 +4,7 @@
 //! same command finds what it had sent, and no other takes it for its own.
 
 use super::error::{bare, passing};
+use super::given::{Given, Noted, Queue};
 use super::marks::Marks;
 use super::object::RemoteObject;
 use super::remote::Remote;
@@ -12,14 +13,15 @@ use super::third;
 use phoebus_files::block::Block;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Attributes, Boxed, Draft, Fallible, Kind, Object, Spec, Store};
-use phoebus_files::sum::{Algorithm, Sum, Tally};
+use phoebus_files::store::{Attributes, Boxed, Draft, Fallible, Flow, Kind, Object, Spec, Store};
+use phoebus_files::sum::{Algorithm, Sum};
 use phoebus_files::{Error, Sort, part_of};
 use ring::rand::SecureRandom;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 /// Files of at least this many bytes are gone on with.
@@ -46,7 +48,7 @@ pub(super) struct RemoteDraft {
     kept: Ranges,
     safe: Arc<Mutex<Ranges>>,
     marks: Option<Marks>,
-    given: Mutex<Given>,
+    given: Given,
     state: tokio::sync::Mutex<State>,
     /// Whether it is a device, of which nothing can be asked.
     device: bool,
@@ -54,19 +56,11 @@ pub(super) struct RemoteDraft {
     summed: AtomicBool,
 }
 
-/// What was given to be written.
-#[derive(Debug)]
-struct Given {
-    ranges: Ranges,
-    tally: Option<Tally>,
-    /// Where the next block of a stream belongs.
-    next: u64,
-}
-
 #[derive(Debug)]
 enum State {
     Idle,
-    Sending(Upload),
+    /// Blocks that come one by one go into the queue, which is none once all were given or where they are taken from elsewhere.
+    Sending(Upload, Option<mpsc::Sender<Block>>),
     Sent,
     /// Why, for all who ask after the first.
     Failed(String, Sort),
@@ -109,9 +103,8 @@ impl RemoteDraft {
         let marks = remote.options().state.as_ref().filter(|_| streams.is_some());
         let marks = marks.filter(|_| is_long(&spec)).map(|dir| Marks::of(dir, remote.label(&part)));
         let kept = kept(&remote, &part, &spec, streams, marks.as_ref()).await?;
-        let next = kept.iter().next_back().map_or(0, Extent::end);
-        let given = Given { ranges: kept.clone(), tally: spec.sum.map(Tally::new), next };
-        let (given, state) = (Mutex::new(given), tokio::sync::Mutex::new(State::Idle));
+        let given = Given::beyond(name, kept.clone(), streams.is_none(), spec.sum);
+        let state = tokio::sync::Mutex::new(State::Idle);
         let (safe, summed) = (Arc::default(), AtomicBool::new(false));
         Ok(Self { remote, key, part, spec, streams, kept, safe, marks, given, state, device, summed })
     }
@@ -135,11 +128,8 @@ impl RemoteDraft {
         self.remote.path(&self.part)
     }
 
-    fn given(&self) -> MutexGuard<'_, Given> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn upload(&self) -> Result<Upload, Error> {
+    /// Begins to send all of `flow`, adding to `moved` what has gone.
+    fn send(&self, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<Upload, Error> {
         let sending = Sending {
             name: self.name(),
             path: self.remote.path(&self.part)?,
@@ -149,7 +139,13 @@ impl RemoteDraft {
             safe: self.safe.clone(),
             marks: self.marks.clone(),
         };
-        Ok(Upload::begin(self.remote.clone(), sending))
+        Ok(Upload::begin(self.remote.clone(), sending, flow, moved))
+    }
+
+    /// Begins to send what is then given block by block.
+    fn send_queued(&self) -> Result<State, Error> {
+        let (queue, blocks) = Queue::new();
+        Ok(State::Sending(self.send(Arc::new(blocks), Arc::default())?, Some(queue)))
     }
 
     /// The failure that ended it, for whoever asks once more.
@@ -163,26 +159,25 @@ impl RemoteDraft {
         if matches!(*state, State::Idle) {
             // A file of no bytes, or one of which the server has all.
             let all = self.spec.size.is_some_and(|size| size > 0 && self.kept.covers(Extent::first(size)));
-            *state = if all { State::Sent } else { State::Sending(self.upload()?) };
+            *state = if all { State::Sent } else { self.send_queued()? };
         }
         match &mut *state {
-            State::Sending(upload) => match upload.end().await {
-                Ok(()) => {
-                    *state = State::Sent;
-                    Ok(())
-                }
-                Err(error) => {
-                    *state = State::Failed(bare(&error, &self.name()), error.sort());
-                    Err(error)
-                }
-            },
+            State::Sending(upload, queue) => {
+                *queue = None;
+                let ended = upload.end().await;
+                *state = match &ended {
+                    Ok(()) => State::Sent,
+                    Err(error) => State::Failed(bare(error, &self.name()), error.sort()),
+                };
+                ended
+            }
             State::Failed(reason, sort) => Err(self.again(reason, *sort)),
             State::Idle | State::Sent => Ok(()),
         }
     }
 
     fn complete(&self, size: u64) -> Result<(), Error> {
-        let missing = self.given().ranges.missing(Extent::first(size)).total();
+        let missing = self.given.ranges().missing(Extent::first(size)).total();
         if missing > 0 { Err(Error::Incomplete { name: self.name(), missing, size }) } else { Ok(()) }
     }
 }
@@ -216,7 +211,7 @@ impl Draft for RemoteDraft {
             if !third::fetch(self, object, missing, moved).await? {
                 return Ok(false);
             }
-            self.given().ranges.extend(missing.iter());
+            self.given.has(missing);
             *self.state.lock().await = State::Sent;
             Ok(true)
         })
@@ -230,36 +225,44 @@ impl Draft for RemoteDraft {
         self.marks.is_some() || is_resumable(&self.remote, &self.spec, self.streams)
     }
 
+    fn drain(&self, flow: &Arc<dyn Flow>, moved: &Arc<AtomicU64>) -> Option<Fallible<'_, ()>> {
+        let flow = Arc::new(Noted::of(flow.clone(), self.given.clone()));
+        let moved = moved.clone();
+        Some(Box::pin(async move {
+            {
+                let mut state = self.state.lock().await;
+                let State::Idle = &*state else {
+                    return Err(Error::Beyond { name: self.name(), extent: Extent::first(u64::MAX) });
+                };
+                *state = State::Sending(self.send(flow.clone(), moved)?, None);
+            }
+            tokio::select! {
+                biased;
+                taken = flow.taken() => taken,
+                // Before all was taken it can only have failed; or it lacks something, which is found in the end.
+                ended = self.finish() => ended,
+            }
+        }))
+    }
+
     fn write(&self, block: Block) -> Fallible<'_, ()> {
         Box::pin(async move {
-            let beyond = || Error::Beyond { name: self.name(), extent: Extent::first(u64::MAX) };
-            let extent = block.extent().ok_or_else(beyond)?;
             let queue = {
                 let mut state = self.state.lock().await;
                 if matches!(*state, State::Idle) {
-                    *state = State::Sending(self.upload()?);
+                    *state = self.send_queued()?;
                 }
                 match &*state {
-                    State::Sending(Upload { queue: Some(queue), .. }) => queue.clone(),
+                    State::Sending(_, Some(queue)) => queue.clone(),
                     State::Failed(reason, sort) => return Err(self.again(reason, *sort)),
-                    _ => return Err(Error::Beyond { name: self.name(), extent }),
+                    _ => {
+                        let extent = block.extent().unwrap_or(Extent::first(u64::MAX));
+                        return Err(Error::Beyond { name: self.name(), extent });
+                    }
                 }
             };
-            {
-                let mut given = self.given();
-                if self.is_ordered() && extent.start() != given.next {
-                    return Err(Error::Beyond { name: self.name(), extent });
-                }
-                if given.ranges.insert(extent) < extent.len() {
-                    // The first bytes stay; a block that has some that are there and some that are not comes from nobody.
-                    return if given.ranges.covers(extent) { Ok(()) } else { Err(beyond()) };
-                }
-                given.next = extent.end();
-                if let Some(tally) = &mut given.tally {
-                    let sum = block.sum_by(tally.combining())?;
-                    // It was seen above to be new.
-                    let _ = tally.add(extent, sum);
-                }
+            if !self.given.note(&block)? {
+                return Ok(());
             }
             match queue.send(block).await {
                 Ok(()) => Ok(()),
@@ -286,14 +289,14 @@ impl Draft for RemoteDraft {
     }
 
     fn given(&self, size: u64) -> Option<Sum> {
-        self.given().tally.as_ref().filter(|_| self.kept.is_empty())?.total(size)
+        Some(&self.given).filter(|_| self.kept.is_empty())?.total(size)
     }
 
     fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
         Box::pin(async move {
             self.finish().await?;
             self.summed.store(true, Ordering::Relaxed);
-            let size = self.given().ranges.total();
+            let size = self.given.ranges().total();
             self.remote.checksum(&self.part, &self.name(), algorithm, None, size).await
         })
     }

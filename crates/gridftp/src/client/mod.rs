@@ -21,6 +21,7 @@
 mod data;
 mod draft;
 mod error;
+mod given;
 mod listing;
 mod login;
 mod marks;

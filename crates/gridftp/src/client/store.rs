@@ -1,6 +1,6 @@
 //! What goes to a server: a file under its draft's name (RFC 959, section 5.3; GFD.20, sections 3.2 and 3.4).
 //!
-//! An upload is a task of its own with a queue of blocks before it. It is done only when all that was given has gone and the
+//! An upload is a task of its own, which takes from a flow. It is done only when all that was given has gone and the
 //! server has said that all of it came (226).
 
 use super::error::{bare, data, passing, refused, silent, sort, words};
@@ -8,22 +8,16 @@ use super::marks::Marks;
 use super::remote::Remote;
 use super::retrieve::without;
 use crate::data::Mode;
-use phoebus_files::block::Block;
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Fallible, Flow};
+use phoebus_files::store::Flow;
 use phoebus_files::{Error, Sort};
 use phoebus_proto::gridftp::marker::{Restart, find_ranges};
 use phoebus_proto::gridftp::reply::Reply;
-use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
-
-/// How many blocks wait to be sent.
-const QUEUE: usize = 4;
 
 /// From how many bytes on a server is told how many will come, so that what has no room fails at its beginning.
 const ALLO_FROM: u64 = 1 << 20;
@@ -58,24 +52,17 @@ pub(super) struct Sending {
 
 /// An upload that is under way. Dropped, it is cut.
 #[derive(Debug)]
-pub(super) struct Upload {
-    /// Where blocks go; none once all were given.
-    pub(super) queue: Option<mpsc::Sender<Block>>,
-    work: JoinHandle<Result<(), Error>>,
-}
+pub(super) struct Upload(JoinHandle<Result<(), Error>>);
 
 impl Upload {
-    /// Begins.
-    pub(super) fn begin(remote: Remote, sending: Sending) -> Self {
-        let (queue, blocks) = mpsc::channel(QUEUE);
-        let work = tokio::spawn(async move { run(&remote, &sending, blocks).await });
-        Self { queue: Some(queue), work }
+    /// Begins to send all of `flow`, adding to `moved` what has gone.
+    pub(super) fn begin(remote: Remote, sending: Sending, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Self {
+        Self(tokio::spawn(async move { run(&remote, &sending, flow, moved).await }))
     }
 
-    /// Waits for its end; all was given.
+    /// Waits for its end; cancel safe.
     pub(super) async fn end(&mut self) -> Result<(), Error> {
-        self.queue = None;
-        match (&mut self.work).await {
+        match (&mut self.0).await {
             Ok(ended) => ended,
             Err(error) => {
                 let reason = format!("the transfer was given up: {error}");
@@ -87,26 +74,11 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.work.abort();
+        self.0.abort();
     }
 }
 
-/// Blocks that wait to be sent, as a flow.
-struct Queue(tokio::sync::Mutex<mpsc::Receiver<Block>>);
-
-impl Flow for Queue {
-    fn next(&self) -> Fallible<'_, Option<Block>> {
-        Box::pin(async { Ok(self.0.lock().await.recv().await) })
-    }
-}
-
-impl fmt::Debug for Queue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue").finish_non_exhaustive()
-    }
-}
-
-async fn run(remote: &Remote, sending: &Sending, blocks: mpsc::Receiver<Block>) -> Result<(), Error> {
+async fn run(remote: &Remote, sending: &Sending, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<(), Error> {
     let name = &sending.name;
     let mut session = remote.session_to_write().await?;
     let (mode, streams) = sending.streams.map_or((Mode::Stream, 1), |streams| (Mode::Extended, streams));
@@ -137,8 +109,6 @@ async fn run(remote: &Remote, sending: &Sending, blocks: mpsc::Receiver<Block>) 
     session.moving = true;
     session.send(&command).await?;
     remote.prepare_next(&mut session).await?;
-    let flow = Arc::new(Queue(tokio::sync::Mutex::new(blocks)));
-    let moved = Arc::<AtomicU64>::default();
     let send = channel.send(mode, streams, flow, &moved);
     tokio::pin!(send);
     // Some answer only when all is on their disks.
