@@ -96,7 +96,7 @@ impl Carried {
         if self.disk {
             rustix::fs::sync();
         }
-        let server = self.server(room, grid, nth)?;
+        let server = server(room, grid, self.pair == Pair::Gct, self.over.driver(), nth)?;
         let client = self.client(room, grid, nth, target.join("file"))?;
         let name = (self.pair == Pair::Gct).then_some("globus-gridftp-");
         let receiver = Receiver::Interface { of: server.pid(), device: room.server_of(nth).2, name };
@@ -104,38 +104,6 @@ impl Carried {
         let (before, began) = (receiver.written(), Instant::now());
         let client = Client::start(client, &room.file(&format!("client-{nth}.log"))?)?;
         Ok(Going { client, server, began, carried: self, receiver, before })
-    }
-
-    fn server(self, room: &Room, grid: &Grid, nth: usize) -> anyhow::Result<Background> {
-        let address = room.server_of(nth).1.to_string();
-        if self.pair == Pair::Gct {
-            let mut server = room.at_server_of(nth, "globus-gridftp-server")?;
-            grid.as_server(&mut server);
-            server.args(["-p", &PORT.to_string(), "-control-interface", &address, "-data-interface", &address]);
-            server.args(["-c", "/dev/null", "-aa", "-anonymous-user", "root", "-allow-root", "-l"]);
-            server.arg(room.file("server.log")?);
-            if let Some(driver) = self.over.driver() {
-                // GCT's driver for UDT waits in its calls.
-                server.args(["-dc-whitelist", &format!("tcp,gsi,{driver}"), "-threads", "2"]);
-            }
-            return Background::start("globus-gridftp-server", server)?.listening(PORT);
-        }
-        let file = |name: &str| grid.file(name).display().to_string();
-        let driver = self.over.driver().map(|driver| format!(", \"{driver}\"")).unwrap_or_default();
-        let text = format!(
-            "listen = [\"{address}:{PORT}\"]\n[anonymous]\nroot = \"/\"\nread_only = false\n\
-             [gsi]\ncertificate = \"{}\"\nkey = \"{}\"\nauthorities = \"{}\"\ngridmap = \"{}\"\n\
-             [[user]]\nname = \"root\"\nroot = \"/\"\n[data]\ndrivers = [\"tcp\"{driver}]\n",
-            file("server.pem"),
-            file("server.key"),
-            file("certs"),
-            file("grid-mapfile"),
-        );
-        let path = room.file(&format!("serve-{nth}.toml"))?;
-        fs::write(&path, text).context("no configuration for phoebus serve")?;
-        let mut server = room.at_server_of(nth, std::env::current_exe().context("where this program is")?)?;
-        server.args(["serve", "--config"]).arg(path);
-        Background::start("phoebus serve", server)?.listening(PORT)
     }
 
     fn client(self, room: &Room, grid: &Grid, nth: usize, target: PathBuf) -> anyhow::Result<Command> {
@@ -176,6 +144,45 @@ impl Carried {
         }
         Ok(client)
     }
+}
+
+/// Where the `nth` server is, GCT's or ours, for those with a certificate of `grid` and for all others; `driver` may carry data.
+pub(super) fn server(
+    room: &Room,
+    grid: &Grid,
+    is_gct: bool,
+    driver: Option<&str>,
+    nth: usize,
+) -> anyhow::Result<Background> {
+    let address = room.server_of(nth).1.to_string();
+    if is_gct {
+        let mut server = room.at_server_of(nth, "globus-gridftp-server")?;
+        grid.as_server(&mut server);
+        server.args(["-p", &PORT.to_string(), "-control-interface", &address, "-data-interface", &address]);
+        server.args(["-c", "/dev/null", "-aa", "-anonymous-user", "root", "-allow-root", "-l"]);
+        server.arg(room.file("server.log")?);
+        if let Some(driver) = driver {
+            // GCT's driver for UDT waits in its calls.
+            server.args(["-dc-whitelist", &format!("tcp,gsi,{driver}"), "-threads", "2"]);
+        }
+        return Background::start("globus-gridftp-server", server)?.listening(PORT);
+    }
+    let file = |name: &str| grid.file(name).display().to_string();
+    let driver = driver.map(|driver| format!(", \"{driver}\"")).unwrap_or_default();
+    let text = format!(
+        "listen = [\"{address}:{PORT}\"]\n[anonymous]\nroot = \"/\"\nread_only = false\n\
+         [gsi]\ncertificate = \"{}\"\nkey = \"{}\"\nauthorities = \"{}\"\ngridmap = \"{}\"\n\
+         [[user]]\nname = \"root\"\nroot = \"/\"\n[data]\ndrivers = [\"tcp\"{driver}]\n",
+        file("server.pem"),
+        file("server.key"),
+        file("certs"),
+        file("grid-mapfile"),
+    );
+    let path = room.file(&format!("serve-{nth}.toml"))?;
+    fs::write(&path, text).context("no configuration for phoebus serve")?;
+    let mut server = room.at_server_of(nth, std::env::current_exe().context("where this program is")?)?;
+    server.args(["serve", "--config"]).arg(path);
+    Background::start("phoebus serve", server)?.listening(PORT)
 }
 
 /// Waits until nothing arrives any more of what was under way before, which would be taken for the first data.

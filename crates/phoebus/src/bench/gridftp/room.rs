@@ -69,6 +69,10 @@ pub(super) struct Running {
 }
 
 impl Running {
+    pub(super) fn new(process: Background, server: Server) -> Self {
+        Self { process, server }
+    }
+
     /// What its processes are known by, so that none is left.
     pub(super) fn receiver(&self) -> Receiver {
         match self.server {

@@ -10,12 +10,14 @@ use super::super::iperf;
 use super::super::plot::{Axis, Chart, Colour, Kind, Point, Scale, Series};
 use super::super::report::Report;
 use super::super::results::{Metric, Reading, Results};
+use super::super::sc09::site::Grid;
 use super::super::stats::Summary;
 use super::super::table::Table;
 use super::super::transfer::SET_UP;
 use super::super::wan::percent;
 use super::room::{Room, Server};
 use super::timed::{RATE, TOOK, Transfer, fill};
+use super::wan::Site;
 use phoebus_proto::units::{ByteSize, Probability, Span};
 use phoebus_wan::model::{DirectionConfig, Loss, Rate};
 use std::num::NonZeroU64;
@@ -49,6 +51,15 @@ struct Way {
     title: &'static str,
     mover: Mover,
     buffers: Buffers,
+    by_certificate: bool,
+}
+
+const fn way(id: &'static str, title: &'static str, mover: Mover, buffers: Buffers) -> Way {
+    Way { id, title, mover, buffers, by_certificate: false }
+}
+
+const fn by_certificate(id: &'static str, title: &'static str, mover: Mover, buffers: Buffers) -> Way {
+    Way { id, title, mover, buffers, by_certificate: true }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,13 +83,15 @@ const SMALL: u64 = 64 << 10;
 const GCT: Mover = Mover::Files(Server::Gct);
 const OURS: Mover = Mover::Files(Server::Ours);
 
-const WAYS: [Way; 6] = [
-    Way { id: GCT_SMALL, title: "GCT, 64 KB", mover: GCT, buffers: Buffers::Asked(SMALL) },
-    Way { id: OURS_SMALL, title: "Phoebus, 64 KB", mover: OURS, buffers: Buffers::Bounded(SMALL) },
-    Way { id: IPERF_SMALL, title: "iperf3, 64 KB", mover: Mover::Iperf, buffers: Buffers::Bounded(SMALL) },
-    Way { id: GCT_TUNED, title: "GCT, 1 MB", mover: GCT, buffers: Buffers::Asked(1 << 20) },
-    Way { id: OURS_TUNED, title: "Phoebus, tuned by the kernel", mover: OURS, buffers: Buffers::Tuned },
-    Way { id: IPERF_TUNED, title: "iperf3, tuned by the kernel", mover: Mover::Iperf, buffers: Buffers::Tuned },
+const WAYS: [Way; 8] = [
+    way(GCT_SMALL, "GCT, 64 KB", GCT, Buffers::Asked(SMALL)),
+    way(OURS_SMALL, "Phoebus, 64 KB", OURS, Buffers::Bounded(SMALL)),
+    way(IPERF_SMALL, "iperf3, 64 KB", Mover::Iperf, Buffers::Bounded(SMALL)),
+    way(GCT_TUNED, "GCT, 1 MB", GCT, Buffers::Asked(1 << 20)),
+    way(OURS_TUNED, "Phoebus, tuned by the kernel", OURS, Buffers::Tuned),
+    way(IPERF_TUNED, "iperf3, tuned by the kernel", Mover::Iperf, Buffers::Tuned),
+    by_certificate(GCT_GSI, "GCT, 1 MB, by certificate", GCT, Buffers::Asked(1 << 20)),
+    by_certificate(OURS_GSI, "Phoebus, tuned by the kernel, by certificate", OURS, Buffers::Tuned),
 ];
 const GCT_SMALL: &str = "gct-64k";
 const GCT_TUNED: &str = "gct-1m";
@@ -86,6 +99,8 @@ const OURS_SMALL: &str = "ours-64k";
 const OURS_TUNED: &str = "ours";
 const IPERF_SMALL: &str = "iperf3-64k";
 const IPERF_TUNED: &str = "iperf3";
+const GCT_GSI: &str = "gct-gsi";
+const OURS_GSI: &str = "ours-gsi";
 
 const RATE_OF_PATH: u64 = 45_000_000;
 const ROUND_TRIP: Duration = Duration::from_millis(125);
@@ -142,7 +157,7 @@ fn row(way: &str, streams: u32) -> String {
 }
 
 impl Experiment for Sizes {
-    type Bed = Room;
+    type Bed = Site;
 
     fn name(&self) -> &'static str {
         "gridftp-short"
@@ -164,7 +179,7 @@ impl Experiment for Sizes {
         Duration::from_secs(5 + if way.mover == Mover::Iperf { SECONDS } else { size * 8_000_000 / rate })
     }
 
-    fn set_up(&self, wanted: &str) -> anyhow::Result<Room> {
+    fn set_up(&self, wanted: &str) -> anyhow::Result<Site> {
         let path = DirectionConfig {
             delay: Span(ROUND_TRIP / 2),
             loss: Loss::Bernoulli(self.loss),
@@ -175,10 +190,10 @@ impl Experiment for Sizes {
         let room = Room::with_path(path, self.seed, CONTROL)?;
         let megabytes = self.directions().find(|d| point(*d) == wanted).map_or(1, |(_, size)| size);
         fill(&room.file("source")?, megabytes * 1_000_000)?;
-        Ok(room)
+        Ok(Site { room, grid: Grid::bare()? })
     }
 
-    fn conditions(&self, room: &Room) -> Vec<(String, String)> {
+    fn conditions(&self, Site { room, .. }: &Site) -> Vec<(String, String)> {
         let mut all = versions(&[
             ("globus-gridftp-server", "--version"),
             ("globus-url-copy", "-version"),
@@ -189,26 +204,27 @@ impl Experiment for Sizes {
         all.push(("path".into(), format!("45mbit, round trip 125ms, a queue of one round trip, loss {loss} each way")));
         all.push((
             "test".into(),
-            "a file, MODE E, anonymous, in clear, not verified; set-up until the first 64 KiB have arrived, transfer from there to the \
+            "a file, MODE E, anonymous and in clear, or by certificate with data connections that prove who they are (DCAU A), not verified; set-up until the first 64 KiB have arrived, transfer from there to the \
              end of the client; 64 KB are what -tcp-bs asks for and what tcp_rmem and tcp_wmem bound others to"
                 .into(),
         ));
         all
     }
 
-    fn measure(&self, room: &mut Room, wanted: &str, of: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+    fn measure(&self, site: &mut Site, wanted: &str, of: &str, limit: Duration) -> anyhow::Result<Vec<Reading>> {
         let Some((is_put, size, way, streams)) = self.find(wanted, of) else { return Ok(Vec::new()) };
         let (bound, buffer) = match way.buffers {
             Buffers::Bounded(bytes) => (Some(bytes), None),
             Buffers::Asked(bytes) => (None, Some(bytes)),
             Buffers::Tuned => (None, None),
         };
-        room.bound_buffers(bound)?;
+        site.room.bound_buffers(bound)?;
         let Mover::Files(server) = way.mover else {
-            let rate = room.iperf(SECONDS, streams, CONTROL, limit)?;
+            let rate = site.room.iperf(SECONDS, streams, CONTROL, limit)?;
             return Ok(vec![(RATE, rate)]);
         };
-        Transfer { is_put, disk: true, bytes: size * 1_000_000, streams, buffer }.run(room, server, limit)
+        let (disk, bytes, by_certificate) = (true, size * 1_000_000, way.by_certificate);
+        Transfer { is_put, disk, bytes, streams, by_certificate, buffer }.run(site, server, limit)
     }
 
     fn report(&self, results: &Results) -> Report {
@@ -221,7 +237,7 @@ impl Experiment for Sizes {
             title: "GridFTP on a path of 45 Mbit/s and 125 ms".into(),
             method: "Files of several sizes over several streams, with buffers of 64 KB and tuned ones; iperf3 beside the longest put. \
                      Medians, with the smallest and the largest of the runs. The paper's path had other traffic; its figures, which are \
-                     asked for below, are of GSIFTP with a login by certificate, and here everybody is anonymous."
+                     asked for below, are of GSIFTP, as the rows by certificate are; all others are anonymous."
                 .into(),
             tables: tables.into(),
             charts: charts.collect(),
@@ -291,7 +307,7 @@ mod tests {
     #[test]
     fn a_small_buffer_takes_its_time() {
         let sizes = sizes();
-        assert_eq!((sizes.points().len(), sizes.rows().len()), (8, 36));
+        assert_eq!((sizes.points().len(), sizes.rows().len()), (8, 48));
         let expected = |row| sizes.expected("get 100MB", row).as_secs();
         assert!(expected("gct-64k-1") > 100 && expected("gct-64k-10") < 30 && expected("ours-1") < 30);
         assert!(expected("ours-64k-1") > 100 && expected("iperf3-1") == 0, "iperf3 stands beside the longest put");
@@ -311,8 +327,10 @@ mod tests {
         }
         results.add("get 1MB", "gct-1m-1", 1, &[(SET_UP, 2.0)]);
         results.add("get 1MB", "ours-1", 1, &[(SET_UP, 3.0)]);
+        results.add("get 1MB", "gct-gsi-1", 1, &[(SET_UP, 4.0)]);
+        results.add("get 1MB", "ours-gsi-1", 1, &[(SET_UP, 2.0)]);
         let found: Vec<_> =
             statements::verdicts(&sizes(), &results).into_iter().map(|v| (v.measured, v.met())).collect();
-        assert_eq!(found, [(3.0, false), (1.5, false), (40.0, true), (0.95, true), (1.25, true)]);
+        assert_eq!(found, [(2.0, true), (0.5, true), (1.5, false), (40.0, true), (0.95, true), (1.25, true)]);
     }
 }

@@ -2,7 +2,9 @@
 
 use super::super::results::{Metric, Reading};
 use super::super::transfer::{Client, Receiver, SET_UP};
-use super::room::{LINK, Room, Server};
+use super::carried;
+use super::room::{LINK, PORT, Running, Server};
+use super::wan::Site;
 use anyhow::{Context, bail};
 use std::fs;
 use std::io::{Read, Write};
@@ -28,14 +30,20 @@ pub(super) struct Transfer {
     pub(super) disk: bool,
     pub(super) bytes: u64,
     pub(super) streams: u32,
+    /// With a login by certificate, which also proves who is at the data connections; or else as anybody.
+    pub(super) by_certificate: bool,
     /// What sockets have, if the kernel is not to choose; of GCT alone.
     pub(super) buffer: Option<u64>,
 }
 
 impl Transfer {
     /// Carries it out once, with a client and a server of the same kind.
-    pub(super) fn run(&self, room: &Room, kind: Server, limit: Duration) -> anyhow::Result<Vec<Reading>> {
-        let server = room.server(kind)?;
+    pub(super) fn run(&self, site: &Site, kind: Server, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+        let room = &site.room;
+        let server = match self.by_certificate {
+            true => Running::new(carried::server(room, &site.grid, kind == Server::Gct, None, 0)?, kind),
+            false => room.server(kind)?,
+        };
         let (source, target) = match self.disk {
             true => (room.file("source")?.display().to_string(), room.file("target")?.display().to_string()),
             false => ("/dev/zero".to_owned(), "/dev/null".to_owned()),
@@ -43,7 +51,11 @@ impl Transfer {
         if self.disk {
             let _ = fs::remove_file(&target);
         }
-        let (near, far) = (|path| format!("file://{path}"), |path| room.url(kind, path));
+        let near = |path| format!("file://{path}");
+        let far = |path: &str| match self.by_certificate {
+            true => format!("gsiftp://{}:{PORT}{path}", room.server_of(0).0),
+            false => room.url(kind, path),
+        };
         let ends = if self.is_put { [near(&source), far(&target)] } else { [far(&source), near(&target)] };
         let (length, streams) = (self.bytes.to_string(), self.streams.to_string());
         let mut client = match kind {
@@ -68,6 +80,9 @@ impl Transfer {
             }
         };
         client.args(ends);
+        if self.by_certificate {
+            site.grid.as_user(&mut client);
+        }
         let arriving = |of| Receiver::Interface { of, device: LINK, name: None };
         let began = Instant::now();
         let mut client = Client::start(client, &room.file("client.log")?)?;
