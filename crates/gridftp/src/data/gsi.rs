@@ -1,6 +1,7 @@
 //! Data connections whose ends prove by proxies who they are: `DCAU A` and `S` with `PROT C`, `S` and `P` (GFD.20, section 3.1).
 
 use super::error::Error;
+use super::opened::Opened;
 use phoebus_gsi::channel::{Channel, MAX_RECORD, Protection};
 use phoebus_gsi::context::{Endpoint, Expect};
 use phoebus_net::Stream;
@@ -17,9 +18,7 @@ pub(super) struct Gsi {
     channel: Channel,
     /// What has come and was not opened.
     come: Vec<u8>,
-    /// What was opened and not read, from `read` on.
-    plain: Vec<u8>,
-    read: usize,
+    plain: Opened,
 }
 
 impl Gsi {
@@ -37,7 +36,7 @@ impl Gsi {
             true => Channel::connect(endpoint, peer.clone(), protection, now, &mut out),
             false => Channel::accept(endpoint, peer.clone(), protection, now),
         };
-        let mut shield = Self { channel: channel.map_err(Error::Guard)?, come: Vec::new(), plain: Vec::new(), read: 0 };
+        let mut shield = Self { channel: channel.map_err(Error::Guard)?, come: Vec::new(), plain: Opened::default() };
         timeout(patience, shield.agree(stream, out)).await.map_err(|_| Error::Stalled(patience))??;
         Ok(shield)
     }
@@ -77,18 +76,13 @@ impl Gsi {
     /// Reads what the other end has sent; 0 at the end. Cancel safe.
     pub(super) async fn read(&mut self, stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
         loop {
-            let there = self.plain.len() - self.read;
-            if there > 0 {
-                let len = there.min(room.len());
-                room[..len].copy_from_slice(&self.plain[self.read..self.read + len]);
-                self.read += len;
-                return Ok(len);
+            if !self.plain.is_empty() {
+                return Ok(self.plain.read(room));
             }
-            (self.read, _) = (0, self.plain.clear());
             if self.is_clear() && self.come.is_empty() {
                 return read(stream, room).await;
             }
-            let used = self.channel.open(&self.come, &mut self.plain).map_err(io::Error::other)?;
+            let used = self.channel.open(&self.come, self.plain.more()).map_err(io::Error::other)?;
             self.come.drain(..used);
             if self.plain.is_empty() && self.more(stream).await? == 0 {
                 // An end amid a record is no end.
@@ -99,7 +93,7 @@ impl Gsi {
 
     /// Whether there may be something to read without waiting for the connection.
     pub(super) fn is_ready(&self) -> bool {
-        self.plain.len() > self.read || !self.come.is_empty()
+        !self.plain.is_empty() || !self.come.is_empty()
     }
 
     /// Whether bytes are raw once the ends know each other.

@@ -5,6 +5,7 @@
 //! (`ALLO`) has it looked at.
 
 use super::error::Error;
+use super::opened::Opened;
 use phoebus_krb5::{Context, Failure};
 use phoebus_net::Stream;
 use std::io;
@@ -29,26 +30,20 @@ pub(super) struct Tokens {
     private: bool,
     /// What has come and was not opened.
     come: Vec<u8>,
-    /// What was opened and not read, from `read` on.
-    plain: Vec<u8>,
-    read: usize,
+    plain: Opened,
     ended: bool,
 }
 
 impl Tokens {
     pub(super) fn new(context: Arc<Context>, private: bool) -> Self {
-        Self { context, private, come: Vec::new(), plain: Vec::new(), read: 0, ended: false }
+        Self { context, private, come: Vec::new(), plain: Opened::default(), ended: false }
     }
 
     /// Reads what the other end has sent; 0 at the end. Cancel safe.
     pub(super) async fn read(&mut self, stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
         loop {
-            let there = self.plain.len() - self.read;
-            if there > 0 {
-                let len = there.min(room.len());
-                room[..len].copy_from_slice(&self.plain[self.read..self.read + len]);
-                self.read += len;
-                return Ok(len);
+            if !self.plain.is_empty() {
+                return Ok(self.plain.read(room));
             }
             if self.ended {
                 return Ok(0);
@@ -86,13 +81,14 @@ impl Tokens {
         }
         self.come.drain(..4 + length);
         self.ended = opened.bytes.is_empty();
-        (self.plain, self.read) = (opened.bytes, 0);
+        // All of the one before was read.
+        *self.plain.more() = opened.bytes;
         Ok(true)
     }
 
     /// Whether there may be something to read without waiting for the connection.
     pub(super) fn is_ready(&self) -> bool {
-        self.plain.len() > self.read || !self.come.is_empty() || self.ended
+        !self.plain.is_empty() || !self.come.is_empty() || self.ended
     }
 
     /// As `bytes` go over the connection, some at a time; what is left is given back. None at all are the end.

@@ -27,6 +27,7 @@ mod guard;
 #[cfg(feature = "kerberos")]
 pub(crate) mod kerberos;
 mod land;
+mod opened;
 pub mod pinned;
 mod receive;
 mod send;

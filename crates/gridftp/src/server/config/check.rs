@@ -1,0 +1,107 @@
+//! Values that make no sense.
+
+use super::{Config, ConfigError, is_anonymous};
+use std::time::Duration;
+
+impl Config {
+    /// Looks for values that make no sense.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`], naming the setting.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let value = |text: &str| Err(ConfigError::Value(text.to_owned()));
+        let listens = self.trusted.is_none();
+        if listens && self.listen.is_empty() {
+            return value("listen: at least one address to listen on was expected");
+        }
+        if listens && self.anonymous.is_none() && self.users.is_empty() {
+            return value("nobody may log in: [anonymous] or [[user]] was expected");
+        }
+        if self.data.ports.is_some_and(|(first, last)| first == 0 || first > last) {
+            return value("data.ports: [first, last] was expected, the first not 0 and not above the last");
+        }
+        if self.data.gateways.iter().any(|gateway| gateway.is_unspecified() || gateway.is_multicast()) {
+            return value("data.gateways: addresses of hosts were expected");
+        }
+        if !(1..=1024).contains(&self.data.streams) {
+            return value("data.streams: 1 to 1024 were expected");
+        }
+        if !(1..=256).contains(&self.data.threads) {
+            return value("data.threads: 1 to 256 were expected");
+        }
+        if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&self.data.turn.0) {
+            return value("data.turn: 1ms to 1s were expected");
+        }
+        if !((4 << 10)..=(64 << 20)).contains(&self.data.block.0) {
+            return value("data.block: 4KiB to 64MiB were expected");
+        }
+        if !(512..=1 << 20).contains(&self.limits.line.0) {
+            return value("limits.line: 512B to 1MiB were expected");
+        }
+        if self.stripes.secret.is_none() && (self.data_node || self.stripes.at()?.is_some()) {
+            return value("stripes.secret: the file by which front end and data nodes know each other was expected");
+        }
+        if self.gsi.is_some() && self.users.is_empty() {
+            return value("[gsi]: at least one [[user]] was expected, whom certificates can be mapped to");
+        }
+        if let Some(kerberos) = &self.kerberos {
+            if !cfg!(feature = "kerberos") {
+                return value("[kerberos]: this program was built without Kerberos (cargo build --features kerberos)");
+            }
+            if kerberos.realms.is_empty() && kerberos.principals.is_empty() {
+                return value("[kerberos]: realms or principals were expected, by which principals are users");
+            }
+            if self.users.is_empty() {
+                return value("[kerberos]: at least one [[user]] was expected, who principals can be");
+            }
+        }
+        for (i, user) in self.users.iter().enumerate() {
+            let twice = self.users[..i].iter().any(|other| other.name == user.name);
+            if twice || user.name.is_empty() || is_anonymous(&user.name) {
+                return Err(ConfigError::Value(format!(
+                    "user \"{}\": a name was expected that no other user has, nor anonymous logins",
+                    user.name
+                )));
+            }
+            if user.password.is_none() && self.gsi.is_none() && self.kerberos.is_none() {
+                let text = format!("user \"{}\": a password, or [gsi] or [kerberos], was expected", user.name);
+                return Err(ConfigError::Value(text));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(text: &str) -> Result<Config, String> {
+        let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let good = "listen = [\"127.0.0.1:2811\"]\n[anonymous]\nroot = \"/srv\"\n";
+        let config = checked(good).unwrap();
+        assert!(config.anonymous.is_some_and(|all| all.read_only && !all.third_party));
+        for (more, says) in [
+            ("", "nobody may log in"),
+            ("[anonymous]\nroot = \"/\"\nsecure = true", "unknown field `secure`"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nports = [9, 8]", "data.ports"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nstreams = 0", "data.streams"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nthreads = 0", "data.threads"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nturn = \"2s\"", "data.turn"),
+            ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),
+            ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi] or [kerberos]"),
+            ("[gsi]\n[anonymous]\nroot = \"/\"", "[gsi]: at least one"),
+            ("[[user]]\nname = \"FTP\"\npassword = \"x\"\nroot = \"/\"", "user \"FTP\""),
+        ] {
+            let error = checked(&format!("listen = [\"127.0.0.1:2811\"]\n{more}")).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+        assert!(checked("[anonymous]\nroot = \"/\"").unwrap_err().contains("listen"));
+    }
+}

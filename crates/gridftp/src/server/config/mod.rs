@@ -1,0 +1,124 @@
+//! What is served to whom: read from TOML, or made by a program.
+//!
+//! - [`users`]: who may log in, and what he sees. [`security`]: by what he proves who he is.
+//! - [`limits`]: of the server and of each session. [`data`]: data connections, and what carries them. [`stripes`]: data nodes.
+//! - [`check`](Config::check): values that make no sense, each named.
+
+mod check;
+mod data;
+mod limits;
+mod security;
+mod stripes;
+mod users;
+
+pub use data::{Data, DriverLibrary, Sessions};
+pub use limits::Limits;
+pub use security::{Gsi, Kerberos, Tls};
+pub use stripes::Stripes;
+pub(super) use users::is_anonymous;
+pub use users::{Anonymous, Trusted, User};
+
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// The port of GridFTP.
+pub const PORT: u16 = 2811;
+
+/// The largest configuration that is read: thousands of users, and no device that never ends.
+const FILE_MAX: u64 = 16 << 20;
+
+/// What is served to whom. By default nothing is, to nobody.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where control connections are accepted.
+    pub listen: Vec<SocketAddr>,
+    /// What the server calls itself in its greeting; the host's name if there is none.
+    pub name: Option<String>,
+    /// Whoever logs in as `anonymous` or `ftp`, with any password.
+    pub anonymous: Option<Anonymous>,
+    /// Those who log in with a password.
+    #[serde(rename = "user")]
+    pub users: Vec<User>,
+    /// Clients that prove by certificates who they are (`AUTH GSSAPI`).
+    pub gsi: Option<Gsi>,
+    /// Clients that prove by tickets who they are (`AUTH GSSAPI`), where this program was built with `kerberos`.
+    pub kerberos: Option<Kerberos>,
+    /// Protection by TLS (`AUTH TLS`).
+    pub tls: Option<Tls>,
+    /// Limits and time limits.
+    pub limits: Limits,
+    /// Data connections.
+    pub data: Data,
+    /// Data nodes.
+    pub stripes: Stripes,
+    /// Whether this is a data node itself, which works for its front end alone.
+    #[serde(skip)]
+    pub data_node: bool,
+    /// The one who is served, where the server's control connection was made for him and nobody listens.
+    #[serde(skip)]
+    pub trusted: Option<Trusted>,
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// As the system says it.
+        source: std::io::Error,
+    },
+    /// It is longer than is read.
+    #[error("{} is longer than the {FILE_MAX} bytes that are read", .0.display())]
+    Long(PathBuf),
+    /// It is not what is expected.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where, and what was expected.
+        source: Box<toml::de::Error>,
+    },
+    /// A value makes no sense.
+    #[error("{0}")]
+    Value(String),
+}
+
+impl Config {
+    /// Reads a configuration file. Paths in it are taken from where it is.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let read = |source| ConfigError::Read { path: path.to_owned(), source };
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map_err(read)?;
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, FILE_MAX + 1), &mut text).map_err(read)?;
+        if text.len() as u64 > FILE_MAX {
+            return Err(ConfigError::Long(path.to_owned()));
+        }
+        let parsed = toml::from_str(&text);
+        let mut config: Self =
+            parsed.map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })?;
+        let beside = path.parent().unwrap_or(Path::new("."));
+        let roots = config.users.iter_mut().map(|user| &mut user.root);
+        let roots = roots.chain(config.anonymous.iter_mut().map(|all| &mut all.root));
+        let files = config
+            .gsi
+            .iter_mut()
+            .flat_map(|gsi| [&mut gsi.certificate, &mut gsi.key, &mut gsi.authorities, &mut gsi.gridmap]);
+        let tls = config.tls.iter_mut().flat_map(|tls| [&mut tls.certificate, &mut tls.key]);
+        let keytab = config.kerberos.iter_mut().map(|kerberos| &mut kerberos.keytab);
+        let secret = config.stripes.secret.iter_mut();
+        roots.chain(files).chain(keytab).chain(tls).chain(secret).for_each(|path| *path = beside.join(&*path));
+        Ok(config)
+    }
+}
+
+fn yes() -> bool {
+    true
+}

@@ -1,0 +1,27 @@
+//! Data nodes.
+
+use super::ConfigError;
+use phoebus_proto::endpoint::Endpoint;
+use serde::Deserialize;
+use std::path::PathBuf;
+
+/// Data nodes, which move data in the front end's place (S11).
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Stripes {
+    /// Where they listen for their front end, as `host:port`. They may have the same configuration.
+    pub nodes: Vec<String>,
+    /// The file by which they and the front end know each other, which nobody else may be able to read.
+    pub secret: Option<PathBuf>,
+}
+
+impl Stripes {
+    /// Where the nodes are; none, if there are none.
+    pub(in super::super) fn at(&self) -> Result<Option<Vec<Endpoint>>, ConfigError> {
+        let at = self.nodes.iter().map(|node| node.parse());
+        let at: Vec<_> = at.collect::<Result<_, _>>().map_err(|error| {
+            ConfigError::Value(format!("stripes.nodes: addresses such as dn1.example:2812 were expected: {error}"))
+        })?;
+        Ok(Some(at).filter(|at| !at.is_empty()))
+    }
+}
