@@ -209,17 +209,30 @@ f.sendcmd('REST 0-100,2000000-9000000'); begin(f, 'RETR data'); got = receive(ta
 assert sum(map(len, whole.values())) == 1999900 + 1 and all(data[o:o + len(b)] == b for o, b in whole.items()); assert final(f).startswith('226')
 begin(f, 'ERET P 1000000 5000000 data'); got = receive(taken); whole = {**got[0], **got[1]}
 assert b''.join(whole[o] for o in sorted(whole)) == data[1000000:6000000]; assert final(f).startswith('226')
-# Only one address: one node.
+# Only one address: both nodes all the same, each its own blocks, and one of them counts the ends of all.
+def one_address(taken, count):
+    got, ends, stripes, lock = {}, [], [], threading.Lock()
+    def all(s):
+        own = set()
+        while True:
+            flags, count, offset = struct.unpack('>BQQ', exactly(s, 17))
+            b = b'' if flags & EOF else exactly(s, count)
+            with lock:
+                if b: got[offset] = b; own.add(offset // (1 << 20) % 2)
+                if flags & EOD: ends.append((flags, offset)); stripes.append(own); return
+    threads = [threading.Thread(target=all, args=(s,)) for s in taken]
+    [t.start() for t in threads]; [t.join() for t in threads]
+    assert b''.join(got[o] for o in sorted(got)) == data
+    assert sorted(ends) == [(8, 0)] * (count - 1) + [(72, count)], ends
+    assert not [own for own in stripes if len(own) > 1] and set().union(*stripes) == {0, 1}, stripes
 f.voidcmd('SPOR 127,0,0,1,%d,%d' % divmod(l[0].getsockname()[1], 256)); begin(f, 'RETR data')
-got = [{}]; taken = [l[0].accept()[0] for _ in range(2)]
-threads = []
-def all(s):
-    while True:
-        flags, count, offset = struct.unpack('>BQQ', exactly(s, 17))
-        if not flags & EOF and count: got[0][offset] = exactly(s, count)
-        if flags & EOD: return
-for s in taken: t = threading.Thread(target=all, args=(s,)); t.start(); threads.append(t)
-[t.join() for t in threads]; assert b''.join(got[0][o] for o in sorted(got[0])) == data; assert final(f).startswith('226')
+taken = [l[0].accept()[0] for _ in range(4)]; one_address(taken, 4); assert final(f).startswith('226')
+# Over the connections that there are, and over fewer of them: two are left alone.
+begin(f, 'RETR data'); one_address(taken, 4); assert final(f).startswith('226')
+f.voidcmd('OPTS RETR Parallelism=1,1,1;'); begin(f, 'RETR data'); import select
+ready = set()
+while len(ready) < 2: ready |= set(select.select(taken, [], [], 30)[0])
+one_address(ready, 2); assert final(f).startswith('226')
 # The sender connects.
 refused(f, 'STOR x', '425'); passive(f); refused(f, 'RETR data', '425')
 "#;
@@ -270,7 +283,7 @@ open(go, 'w').close(); r = final(f); assert r.startswith('426') and DEAD in r, r
 f.voidcmd('TYPE I'); refused(f, 'SIZE x', '550')
 # From here on it is not there at all.
 r = refused(f, 'SPAS', '425'); assert DEAD in r, r
-f.voidcmd('SPOR 127,0,0,1,200,0 127,0,0,1,200,1'); r = refused(f, 'RETR data', '425'); assert DEAD in r, r
+f.voidcmd('SPOR 127,0,0,1,200,0'); r = refused(f, 'RETR data', '425'); assert DEAD in r, r
 "#
     .replace("DEAD", &format!("'{dead}'"));
     std::thread::scope(|scope| {

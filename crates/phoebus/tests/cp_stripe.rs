@@ -56,8 +56,8 @@ fn all_nodes_of_a_server_move_a_file() {
     both_ways(&here, &|path| site.front.url(path), &site.path(""));
     let logs: Vec<String> = site.nodes.iter().map(Serve::log).collect();
     assert!(logs.iter().all(|log| log.contains("store a stripe")), "{logs:?}");
-    // A node sends to an address of its own, and this end has one.
-    assert!(logs.iter().any(|log| log.contains("retrieve stripe")), "{logs:?}");
+    // This end has one address, to which all of them send.
+    assert!(logs.iter().all(|log| log.contains("retrieve stripe")), "{logs:?}");
     assert_eq!(site.hidden(), "");
     works("phoebus cp", "phoebus serve", "anonymous", "stripes");
     // A server that has none does as ever.
@@ -69,21 +69,29 @@ fn all_nodes_of_a_server_move_a_file() {
 
 #[test]
 fn nodes_of_two_servers_move_files_between_them() {
-    let (here, one, other) = (Here::new(None), Site::new(), Site::new());
+    let (here, one, other, three) = (Here::new(None), Site::new(), Site::new(), Site::with_nodes(3));
     let (gct, root) = (Striped::new(), tempdir().unwrap());
     let content = bytes(20_000_001);
     fs::write(one.path("x"), &content).unwrap();
     fs::write(root.path().join("x"), &content).unwrap();
+    fs::write(three.path("x"), &content).unwrap();
     let theirs = |name: &str| gct.front.url(&root.path().join(name));
     for (from, to, file) in [
         (one.front.url("x"), other.front.url("y"), other.path("y")),
         (one.front.url("x"), theirs("y"), root.path().join("y")),
         (theirs("x"), other.front.url("y"), other.path("y")),
+        // More nodes than there are addresses, and fewer.
+        (three.front.url("x"), theirs("y"), root.path().join("y")),
+        (three.front.url("x"), other.front.url("y"), other.path("y")),
+        (theirs("x"), three.front.url("y"), three.path("y")),
     ] {
         let said = here.does(&["cp", "--stripe", "--streams", "2", &from, &to]);
         assert!(fs::read(&file).unwrap() == content, "{from} {to}");
         assert!(said.contains("from server to server"), "{said}");
         fs::remove_file(file).unwrap();
+    }
+    for node in &three.nodes {
+        assert!(node.log().matches("retrieve stripe").count() == 2, "{}", node.log());
     }
     works("phoebus cp", "phoebus serve", "anonymous", "stripes third:phoebus_serve third:globus-gridftp-server");
 }

@@ -5,7 +5,8 @@
 mod support;
 
 use std::fs::{self, File};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::PATIENCE;
 use support::grid::ok;
@@ -25,6 +26,15 @@ fn files_go_between_sites_by_their_nodes() {
     }
     for node in &there.nodes {
         assert!(node.log().contains("store a stripe"), "{}", node.log());
+    }
+    // What is got goes to one address, to which all of them send.
+    let got = here.dir.path().join("got");
+    let local = format!("file://{}", got.display());
+    let guc = ["-stripe", "-p", "2", &there.front.url("y"), &local];
+    ok(&run(Command::new("globus-url-copy").env("HOME", "/nonexistent").args(guc)));
+    assert!(fs::read(&got).unwrap() == content);
+    for node in &there.nodes {
+        assert!(node.log().contains("retrieve stripe"), "{}", node.log());
     }
     // Our own client asks for none of them here, and has the front end move all of it.
     let phoebus = |arguments: &[&str]| {
@@ -68,4 +78,58 @@ fn a_node_that_is_killed_is_named_and_nothing_of_its_file_is_there() {
     assert!(!copy.wait().unwrap().success(), "{}", told());
     assert!(there.front.log().contains(&name), "{}", there.front.log());
     assert!(!there.path("y").exists());
+}
+
+/// Has `copy` begin, kills a node that sends once it has, and gives how `copy` ends.
+fn cut(site: &mut Site, copy: &mut Child, target: &Path) -> bool {
+    let begin = Instant::now();
+    let some = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.len() > 0);
+    let hidden = |path: &Path| {
+        let there = fs::read_dir(path.parent().unwrap()).unwrap();
+        there.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with('.') && some(&entry.path()))
+    };
+    // A draft is hidden; the toolkit writes to the name itself.
+    while !some(target) && !hidden(target) {
+        assert!(copy.try_wait().unwrap().is_none() && begin.elapsed() < PATIENCE, "nothing came");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    site.nodes[1].kill();
+    loop {
+        if let Some(status) = copy.try_wait().unwrap() {
+            return status.success();
+        }
+        assert!(begin.elapsed() < 4 * PATIENCE, "it hangs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn without_one_of_those_that_send_nothing_is_taken_for_whole() {
+    let content = bytes(200_000_001);
+    let quiet = |command: &mut Command| {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.env("HOME", "/nonexistent").spawn().unwrap()
+    };
+    // To the toolkit's client, which writes to the name itself, and says that it has failed.
+    let mut site = Site::new();
+    fs::write(site.path("x"), &content).unwrap();
+    let target = site.dir.path().join("guc/y");
+    fs::create_dir(target.parent().unwrap()).unwrap();
+    let (from, to) = (site.front.url("x"), format!("file://{}", target.display()));
+    let mut copy = Command::new("globus-url-copy");
+    let mut copy = quiet(copy.args(["-stripe", "-tcp-bs", "16384", &from, &to]));
+    assert!(!cut(&mut site, &mut copy, &target), "a file is whole of which a node sent half");
+    // To the nodes of another server, and to our own client.
+    let (mut site, other) = (Site::new(), Site::new());
+    fs::write(site.path("x"), &content).unwrap();
+    let mut copy = Command::new("globus-url-copy");
+    let mut copy = quiet(copy.args(["-stripe", "-tcp-bs", "16384", &site.front.url("x"), &other.front.url("y")]));
+    assert!(!cut(&mut site, &mut copy, &other.path("y")) && !other.path("y").exists());
+    let mut site = Site::new();
+    fs::write(site.path("x"), &content).unwrap();
+    let target = site.dir.path().join("cp/y");
+    fs::create_dir(target.parent().unwrap()).unwrap();
+    let mut copy = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+    copy.args(["cp", "--stripe", "--attempts", "1", "--limit-rate", "160mbit", &site.front.url("x")]).arg(&target);
+    assert!(!cut(&mut site, &mut quiet(&mut copy), &target) && !target.exists());
 }

@@ -39,5 +39,6 @@ pub use channel::Channel;
 pub use error::Error;
 pub use guard::{Guard, Protection};
 pub use receive::{Incoming, Intake};
+pub use send::Sharing;
 pub use settings::{Losses, Mode, Peers, Settings};
 pub use turn::Carriers;

@@ -39,8 +39,39 @@ impl Channel {
     ) -> Result<u64, Error> {
         match mode {
             Mode::Stream => stream(&self.0, flow, moved.clone()).await,
-            Mode::Extended => extended(&self.0, streams, flow, moved).await,
+            Mode::Extended => extended(&self.0, streams, flow, moved, Sharing::default()).await,
         }
+    }
+
+    /// The same in extended block mode, as one of several that send to the same addresses.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn send_beside(
+        &self,
+        streams: u32,
+        flow: Arc<dyn Flow>,
+        moved: &Arc<AtomicU64>,
+        sharing: Sharing,
+    ) -> Result<u64, Error> {
+        extended(&self.0, streams, flow, moved, sharing).await
+    }
+}
+
+/// How many send to the same address, each over the same number of connections (S11): where the receiver counts the ends of all, one
+/// of them says how many those are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sharing {
+    /// How many, this one among them.
+    pub senders: u64,
+    /// Which of them this one is; the first, 0, says it.
+    pub place: u64,
+}
+
+impl Default for Sharing {
+    /// One alone.
+    fn default() -> Self {
+        Self { senders: 1, place: 0 }
     }
 }
 
@@ -53,8 +84,24 @@ async fn stream(inner: &Inner, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Re
     Ok(sent)
 }
 
-async fn extended(inner: &Arc<Inner>, streams: u32, flow: Arc<dyn Flow>, moved: &Arc<AtomicU64>) -> Result<u64, Error> {
-    let connections = inner.all(streams).await?;
+async fn extended(
+    inner: &Arc<Inner>,
+    streams: u32,
+    flow: Arc<dyn Flow>,
+    moved: &Arc<AtomicU64>,
+    sharing: Sharing,
+) -> Result<u64, Error> {
+    let mut connections = inner.all(streams).await?;
+    if sharing.senders > 1 {
+        // Who counts for the others takes it that each has as many as were asked for. What is kept beyond them is left alone.
+        connections.sort_by_key(|connection| connection.to);
+        let mut have = (usize::MAX, 0);
+        let spare = |connection: &mut Connection| {
+            have = (connection.to, if have.0 == connection.to { have.1 + 1 } else { 1 });
+            have.1 > streams.max(1)
+        };
+        connections.extract_if(.., spare).for_each(|connection| inner.keep(connection));
+    }
     let mut carriers = JoinSet::new();
     for connection in connections {
         let outgoing = Outgoing::new(Mode::Extended, flow.clone(), moved.clone());
@@ -70,7 +117,8 @@ async fn extended(inner: &Arc<Inner>, streams: u32, flow: Arc<dyn Flow>, moved: 
     // The ends are counted at each address, since a stripe knows of no others.
     connections.sort_by_key(|connection| connection.to);
     for stripe in connections.chunk_by_mut(|a, b| a.to == b.to) {
-        let mut ending = Ending::new(stripe.len() as u64);
+        let own = stripe.len() as u64;
+        let mut ending = Ending::among(own, (sharing.place == 0).then_some(own * sharing.senders.max(1)));
         for connection in stripe {
             if let Some(header) = ending.next(true) {
                 connection.write(&header.encode(), false, inner.settings.stall).await?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A front end, two data nodes, and what they serve.
+/// A front end, data nodes, and what they serve.
 pub struct Site {
     pub front: Serve,
     pub nodes: Vec<Serve>,
@@ -16,7 +16,12 @@ pub struct Site {
 }
 
 impl Site {
+    /// One with two nodes.
     pub fn new() -> Self {
+        Self::with_nodes(2)
+    }
+
+    pub fn with_nodes(count: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("shared")).unwrap();
         let secret = dir.path().join("secret");
@@ -32,7 +37,7 @@ impl Site {
                 at.join(", ")
             )
         };
-        let nodes: Vec<_> = (0..2).map(|_| Serve::data_node(&config(&[]))).collect();
+        let nodes: Vec<_> = (0..count).map(|_| Serve::data_node(&config(&[]))).collect();
         let front = Serve::configured(&config(&nodes));
         Self { front, nodes, dir }
     }

@@ -298,13 +298,22 @@ impl Tally {
 #[derive(Debug, Clone, Copy)]
 pub struct Ending {
     channels: u64,
+    /// How many the last of them says that there are.
+    announced: Option<u64>,
     sent: u64,
 }
 
 impl Ending {
     /// Those of a transfer that used so many connections, at least one.
     pub fn new(channels: u64) -> Self {
-        Self { channels: channels.clamp(1, MAX_CHANNELS), sent: 0 }
+        let channels = channels.clamp(1, MAX_CHANNELS);
+        Self { channels, announced: Some(channels), sent: 0 }
+    }
+
+    /// Those of one of several senders to the same place, which has so many connections of a transfer's. One of the senders has
+    /// `announced` how many connections all of them have; the others announce nothing.
+    pub fn among(channels: u64, announced: Option<u64>) -> Self {
+        Self { announced, ..Self::new(channels) }
     }
 
     /// The last block of the next connection, which is closed after it unless it is `kept`; none when all have theirs. The
@@ -312,9 +321,9 @@ impl Ending {
     pub fn next(&mut self, kept: bool) -> Option<Header> {
         self.sent = self.sent.checked_add(1).filter(|&sent| sent <= self.channels)?;
         let close = if kept { 0 } else { flag::CLOSE };
-        Some(match self.sent == self.channels {
-            true => Header { flags: flag::EOF | flag::EOD | close, count: 0, offset: self.channels },
-            false => Header { flags: flag::EOD | close, count: 0, offset: 0 },
+        Some(match self.announced.filter(|_| self.sent == self.channels) {
+            Some(all) => Header { flags: flag::EOF | flag::EOD | close, count: 0, offset: all },
+            None => Header { flags: flag::EOD | close, count: 0, offset: 0 },
         })
     }
 }
@@ -366,6 +375,22 @@ mod tests {
             assert!(channel.closed().is_ok());
             channel = channel.again().unwrap();
         }
+    }
+
+    #[test]
+    fn several_senders_to_one_place_end_together() {
+        let mut tally = Tally::new();
+        for (announced, last) in [(Some(5), (0x48, 5)), (None, (0x08, 0))] {
+            let mut ending = Ending::among(if announced.is_some() { 2 } else { 3 }, announced);
+            let ends: Vec<_> = std::iter::from_fn(|| ending.next(true)).collect();
+            assert_eq!(ends.last().map(|h| (h.flags, h.offset)), Some(last));
+            for end in ends {
+                assert!(!tally.is_complete());
+                let (_, said) = read(&mut Channel::new(), &end.encode(), 17).unwrap();
+                said.into_iter().for_each(|said| tally.count(said).unwrap());
+            }
+        }
+        assert!(tally.is_complete());
     }
 
     #[test]

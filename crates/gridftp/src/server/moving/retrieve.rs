@@ -61,7 +61,10 @@ impl Worker {
             }
         };
         let sent = tokio::select! {
-            sent = channel.send(mode, streams, flow, &moved) => sent?,
+            sent = async { match stripe {
+                Some(stripe) => channel.send_beside(streams, flow, &moved, stripe.sharing).await,
+                None => channel.send(mode, streams, flow, &moved).await,
+            } } => sent?,
             () = tell.stopped() => return Err(Failure::Stopped),
             () = markers => return Err(Failure::Stopped),
         };

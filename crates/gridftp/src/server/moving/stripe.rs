@@ -183,6 +183,7 @@ impl Draft for Written {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Sharing;
 
     #[test]
     fn stripes_have_all_blocks_and_each_one_once() {
@@ -192,7 +193,7 @@ mod tests {
             let mut all = Ranges::new();
             let mut total = 0;
             for index in 0..count {
-                let own = own(&wanted, Stripe { index, count, unit, inode: 0 });
+                let own = own(&wanted, Stripe { index, count, unit, inode: 0, sharing: Sharing::default() });
                 assert!(
                     own.iter().all(|extent| extent.start() / unit % count == index || count == 1),
                     "{count} {unit}"

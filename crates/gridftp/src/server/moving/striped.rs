@@ -6,7 +6,7 @@ use super::super::stripes::Said;
 use super::super::work::{Tell, Worker, ranges};
 use super::receive::{Target, publish, target};
 use super::retrieve::{part_of, wanted};
-use crate::data::Mode;
+use crate::data::{Mode, Sharing};
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::Landing;
@@ -21,7 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 const PIECES: u64 = 1 << 16;
 
 impl Worker {
-    /// Has the nodes send a file, or a part of it, each to addresses of its own.
+    /// Has the nodes send a file, or a part of it: each to addresses of its own, or several to one where there are fewer.
     pub(super) async fn send_striped(
         &mut self,
         transfer: &Transfer,
@@ -50,8 +50,11 @@ impl Worker {
         }
         // Long files have long pieces, so that lists of them stay short.
         let unit = block.max(part.len().div_ceil(PIECES).next_multiple_of(block));
+        let sharing = stripes.sharing();
         let begin = |index: usize| {
-            let head = format!("XSEND {index} {count} {unit} {} {} {inode} /", part.start(), part.len());
+            let Sharing { senders, place } = sharing[index];
+            let head =
+                format!("XSEND {index} {count} {unit} {} {} {inode} {senders} {place} /", part.start(), part.len());
             [head.as_bytes(), key.as_bytes()].concat()
         };
         let mut work = stripes.begin(stall, begin).await?;

@@ -7,7 +7,8 @@
 //! - `XLEND sealed`: with whose rights data connections are made, and how they are protected; nothing takes them back.
 //! - `XRECV from inode path`: what is received goes into a file that is there, `from` bytes further on than blocks say. What is
 //!   synced is told by range markers.
-//! - `XSEND index count unit offset length inode path`: of a part of a file, every `count`th `unit` is sent.
+//! - `XSEND index count unit offset length inode senders place path`: of a part of a file, every `count`th `unit` is sent. So many
+//!   nodes send to the same address, each over as many connections, and the one whose place is 0 announces the ends of all.
 
 use super::super::hex::{hex, unhex};
 use super::super::stripes::link::{PROTOCOL, TLS};
@@ -16,7 +17,7 @@ use super::protect::Security;
 use super::task::{Stripe, Task, What};
 use super::{Session, Step};
 use crate::data::pinned::{Own, Pinned};
-use crate::data::{Guard, Mode, Protection};
+use crate::data::{Guard, Mode, Protection, Sharing};
 use phoebus_gsi::context::{Endpoint, Expect};
 use phoebus_gsi::credential::Credential;
 use phoebus_proto::gridftp::reply::Reply;
@@ -117,11 +118,12 @@ impl Session {
                 Some(([from, inode], path)) => self.stripe(path, |key| What::Stripe { key, from, inode }),
                 None => Step::say(501, "a number, an inode and a path were expected"),
             },
-            b"XSEND" if known => match fields::<6>(rest) {
-                Some(([index, count, unit, offset, length, inode], path))
-                    if index < count && unit > 0 && length / unit < PIECES =>
+            b"XSEND" if known => match fields::<8>(rest) {
+                Some(([index, count, unit, offset, length, inode, senders, place], path))
+                    if index < count && unit > 0 && length / unit < PIECES && place < senders && senders <= count =>
                 {
-                    let stripe = Some(Stripe { index, count, unit, inode });
+                    let sharing = Sharing { senders, place };
+                    let stripe = Some(Stripe { index, count, unit, inode, sharing });
                     self.stripe(path, |key| What::Send { key, part: Some((offset, length)), stripe })
                 }
                 _ => Step::say(501, "a stripe, a part, an inode and a path were expected"),

@@ -1,7 +1,7 @@
 //! What a session leaves to whoever has sockets and files, and what that one reports.
 
 use super::Settings;
-use crate::data::Guard;
+use crate::data::{Guard, Sharing};
 use phoebus_files::key::Key;
 use phoebus_files::store::{Attributes, Time};
 use phoebus_files::sum::Algorithm;
@@ -163,6 +163,8 @@ pub(crate) struct Stripe {
     pub(crate) unit: u64,
     /// The file's, where the front end has it.
     pub(crate) inode: u64,
+    /// With how many others it sends to the same address.
+    pub(crate) sharing: Sharing,
 }
 
 /// How entries are listed.

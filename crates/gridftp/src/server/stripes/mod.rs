@@ -5,7 +5,8 @@
 //!   name, and nothing for anybody else (`proof`, `link`; its side is `session::node` and `moving::stripe`).
 //! - What is received goes into the draft that the front end has begun. Nodes tell what they have synced, and the front end notes it
 //!   in its journal as if it had been written here: so markers, restarts and publication are as those of any other file.
-//! - What is sent is divided among the nodes block by block. Each sends to addresses of its own.
+//! - What is sent is divided among the nodes block by block. Each sends to addresses of its own, or several to one address, where
+//!   there are fewer than nodes: then one of them announces the ends of all, so that without any of them the receiver lacks an end.
 //! - The failure of one node is the failure of the transfer, and names the node.
 
 pub(super) mod link;
@@ -15,7 +16,7 @@ use super::answer::Failure;
 use super::session::Settings;
 use super::session::task::Aim;
 use super::work::Worker;
-use crate::data::Guard;
+use crate::data::{Guard, Sharing};
 use link::Node;
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::gridftp::address::{find_epsv, find_pasv, print_stripe};
@@ -41,6 +42,8 @@ pub(super) struct Stripes {
     /// Of the session's address.
     generation: u64,
     nodes: Vec<Node>,
+    /// To how many addresses they send.
+    addresses: usize,
 }
 
 /// What one of the nodes said.
@@ -53,9 +56,10 @@ pub(super) struct Said {
 /// Nodes at work. Dropped, they give it up.
 #[derive(Debug)]
 pub(super) struct Work {
-    tasks: JoinSet<Node>,
+    tasks: JoinSet<(usize, Node)>,
     said: mpsc::Receiver<Said>,
     pub(super) count: usize,
+    addresses: usize,
 }
 
 impl Worker {
@@ -90,16 +94,25 @@ impl Worker {
         settings: &Settings,
         guard: Option<&Guard>,
     ) -> Result<Stripes, Failure> {
-        if let Some(stripes) = self.stripes.take_if(|stripes| stripes.generation == generation) {
+        // However many nodes there are: receivers, too, have a limit.
+        let most = match aim {
+            Aim::StripesConnect(_) => (self.server.config.data.streams / settings.streams.max(1)).max(1) as usize,
+            _ => usize::MAX,
+        };
+        let is_still = |stripes: &mut Stripes| stripes.generation == generation && stripes.nodes.len() <= most;
+        if let Some(stripes) = self.stripes.take_if(is_still) {
             return Ok(stripes);
         }
         let Aim::StripesConnect(to) = aim else {
             return Err(Failure::say(425, "the data nodes do not listen any more; SPAS has them listen again"));
         };
-        let mut stripes = self.nodes(generation, settings, guard, to.len()).await?;
+        let mut stripes = self.nodes(generation, settings, guard, most).await?;
+        stripes.addresses = to.len();
         let count = stripes.nodes.len();
         for (i, node) in stripes.nodes.iter_mut().enumerate() {
-            let own: Vec<_> = to.iter().skip(i).step_by(count).map(|addr| print_stripe(*addr)).collect();
+            // One that is shared, or some that are not.
+            let own = to.iter().skip(i % to.len().max(1)).step_by(count.min(to.len()).max(1));
+            let own: Vec<_> = own.map(|addr| print_stripe(*addr)).collect();
             node.command(&format!("SPOR {}", own.join(" "))).await?;
         }
         Ok(stripes)
@@ -136,13 +149,18 @@ impl Worker {
             node.command(&format!("SITE RETRBUFSIZE {}", settings.send_buffer.unwrap_or(0))).await?;
             node.command(&format!("SITE STORBUFSIZE {}", settings.receive_buffer.unwrap_or(0))).await?;
         }
-        Ok(Stripes { generation, nodes })
+        Ok(Stripes { generation, nodes, addresses: 0 })
     }
 }
 
 impl Stripes {
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// With how many others each node sends to the same address.
+    pub(super) fn sharing(&self) -> Vec<Sharing> {
+        (0..self.nodes.len()).map(|index| sharing(index, self.nodes.len(), self.addresses)).collect()
     }
 
     /// Says one thing to all nodes, each its own.
@@ -165,7 +183,7 @@ impl Stripes {
             }
         }
         let (sender, said) = mpsc::channel(16);
-        let (mut tasks, count) = (JoinSet::new(), self.nodes.len());
+        let (mut tasks, count, addresses) = (JoinSet::new(), self.nodes.len(), self.addresses);
         for (index, mut node) in self.nodes.into_iter().enumerate() {
             let sender = sender.clone();
             tasks.spawn(async move {
@@ -180,12 +198,12 @@ impl Stripes {
                     // Whoever has gone does not want to know.
                     let gone = sender.send(Said { index, reply }).await.is_err();
                     if ended || gone {
-                        return node;
+                        return (index, node);
                     }
                 }
             });
         }
-        Ok(Work { tasks, said, count })
+        Ok(Work { tasks, said, count, addresses })
     }
 }
 
@@ -201,6 +219,36 @@ impl Work {
         while let Some(node) = self.tasks.join_next().await {
             nodes.push(node.ok()?);
         }
-        Some(Stripes { generation, nodes })
+        // Whichever was done first: each has been told where to send to.
+        nodes.sort_by_key(|(index, _)| *index);
+        let nodes = nodes.into_iter().map(|(_, node)| node).collect();
+        Some(Stripes { generation, nodes, addresses: self.addresses })
+    }
+}
+
+/// With how many others the node of this index sends to the same of so many addresses.
+fn sharing(index: usize, nodes: usize, addresses: usize) -> Sharing {
+    if addresses == 0 || addresses >= nodes {
+        return Sharing::default();
+    }
+    let senders = (nodes - index % addresses).div_ceil(addresses);
+    Sharing { senders: senders as u64, place: (index / addresses) as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_those_that_share_an_address_announces_the_ends_of_all() {
+        for (nodes, addresses) in [(1, 1), (2, 1), (3, 2), (5, 3), (7, 2), (2, 4), (4, 4), (3, 0)] {
+            let all: Vec<_> = (0..nodes).map(|index| sharing(index, nodes, addresses)).collect();
+            for address in 0..addresses.min(nodes) {
+                let those: Vec<_> = all.iter().skip(address).step_by(addresses).collect();
+                assert!(those.iter().all(|one| one.senders == those.len() as u64), "{nodes} {addresses} {all:?}");
+                let places: Vec<_> = those.iter().map(|one| one.place).collect();
+                assert_eq!(places, (0..those.len() as u64).collect::<Vec<_>>(), "{nodes} {addresses}");
+            }
+        }
     }
 }
