@@ -1,11 +1,12 @@
 //! Who connects to whom, and which connections are kept.
 
+use super::arrive::Arrivals;
 use super::connection::Connection;
 use super::error::Error;
 use super::guard::{Guard, Protection};
 use super::settings::{Losses, Settings};
 use phoebus_net::tcp::Tcp;
-use phoebus_net::transport::{Listener, Pending, Target, Transport};
+use phoebus_net::transport::{Listener, Target, Transport};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -122,19 +123,17 @@ impl Inner {
         std::mem::take(&mut *self.kept())
     }
 
-    /// The connection of a transfer in stream mode.
-    pub(super) async fn one(&self) -> Result<Connection, Error> {
+    /// The connection of a transfer in stream mode, one of the `arrivals` if this end listens.
+    pub(super) async fn one(&self, arrivals: &mut Arrivals) -> Result<Connection, Error> {
         match &self.way {
             Way::Connect(to) => {
                 let first = to.first().ok_or(Error::Direction("there is no address to connect to"))?;
                 self.connect(*first, 0).await
             }
             Way::Listen { .. } => {
-                let mut stranger = None;
                 let waited = self.settings.patience;
-                let accepted = timeout(waited, self.accept(&mut stranger)).await;
-                let pending = accepted.unwrap_or_else(|_| Err(nobody(stranger, waited)))?;
-                self.accepted(pending).await
+                let came = timeout(waited, arrivals.next()).await;
+                came.unwrap_or_else(|_| Err(arrivals.nobody(waited)))
             }
         }
     }
@@ -166,37 +165,7 @@ impl Inner {
         Connection::up(stream, index, self.settings.guard.as_ref(), true, *patience).await
     }
 
-    /// The connection of one who has come.
-    pub(super) async fn accepted(&self, pending: Box<dyn Pending>) -> Result<Connection, Error> {
-        let Settings { guard, patience, .. } = &self.settings;
-        let stream = timeout(*patience, pending.handshake()).await.map_err(|_| Error::Stalled(*patience))??;
-        Connection::up(stream, 0, guard.as_ref(), false, *patience).await
-    }
-
-    /// The next connection of one who may; notes who else came. Cancel safe.
-    pub(super) async fn accept(&self, stranger: &mut Option<IpAddr>) -> Result<Box<dyn Pending>, Error> {
-        let Way::Listen { listener, .. } = &self.way else {
-            return Err(Error::Direction("PASV, EPSV or SPAS has to come before what is received"));
-        };
-        loop {
-            let (pending, from) = listener.accept().await?;
-            if self.settings.from.allow(from.ip()) {
-                return Ok(pending);
-            }
-            tracing::warn!(%from, "a data connection was refused, since another than the control connection's peer made it");
-            *stranger = Some(from.ip());
-        }
-    }
-
     pub(super) fn is_listening(&self) -> bool {
         matches!(self.way, Way::Listen { .. })
-    }
-}
-
-/// The error for a wait in which nobody came who may.
-pub(super) fn nobody(stranger: Option<IpAddr>, waited: std::time::Duration) -> Error {
-    match stranger {
-        Some(from) => Error::Stranger { from, waited },
-        None => Error::Nobody(waited),
     }
 }

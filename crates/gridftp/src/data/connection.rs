@@ -67,6 +67,17 @@ impl Connection {
         clear && self.stream.is_bulk()
     }
 
+    /// Waits until the other end has said something, or ended; one that has failed is an error.
+    pub(super) async fn spoken(&self) -> io::Result<()> {
+        self.readable().await?;
+        self.stream.is_quiet().map(drop)
+    }
+
+    /// Whether the other end has shown who it is.
+    pub(super) fn is_proved(&self) -> bool {
+        matches!(self.shield, Some(Shield::Gsi(_) | Shield::Tls(_)))
+    }
+
     /// Itself for a thread. If that cannot be it is reset.
     pub(super) fn loosen(self) -> io::Result<Loose> {
         let Self { stream, shield, to, doubtful } = self;

@@ -27,6 +27,17 @@ pub enum Error {
         /// How long was waited.
         waited: Duration,
     },
+    /// Some connected where anybody may, and none of them was the other end.
+    #[error("no data connection came but {count} that were not the other end's, the last of which failed: {last}")]
+    Strangers {
+        /// How many.
+        count: u32,
+        /// How the last of them failed.
+        last: Box<Error>,
+    },
+    /// A connection came, and nothing over it.
+    #[error("the other end of the data connection did not agree on anything within {} seconds", .0.as_secs())]
+    Silent(Duration),
     /// A connection broke.
     #[error("the data connection broke: {}", reason(.0))]
     Broken(#[from] io::Error),

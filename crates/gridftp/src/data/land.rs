@@ -179,11 +179,15 @@ pub(super) struct Blocks {
     channel: block::Channel,
     /// What the blocks said.
     pub(super) said: Vec<Said>,
+    /// Whether nothing has come, and it may go without a word.
+    strange: bool,
+    /// Whether it has.
+    pub(super) gone: bool,
 }
 
 impl Blocks {
-    pub(super) fn new(arriving: Arriving) -> Self {
-        Self { arriving, channel: block::Channel::new(), said: Vec::new() }
+    pub(super) fn new(arriving: Arriving, strange: bool) -> Self {
+        Self { arriving, channel: block::Channel::new(), said: Vec::new(), strange, gone: false }
     }
 }
 
@@ -195,8 +199,10 @@ impl Work for Blocks {
                 let mut header = [0; HEADER];
                 let len = bulk.read(&mut header[..wanted])?;
                 if len == 0 {
-                    return Err(BlockError::Cut.into());
+                    self.gone = self.strange;
+                    return if self.gone { Ok(Step::Done) } else { Err(BlockError::Cut.into()) };
                 }
+                self.strange = false;
                 self.said.extend(self.channel.header(&header[..len])?.1);
             }
             Wants::Data { offset, len } => {

@@ -5,6 +5,7 @@
 //!   a flow of blocks ──► Channel::send ──► 1 … n connections ──► Channel::receive ──► a flow of blocks
 //! ```
 //!
+//! - `arrive`: who comes to where this end listens.
 //! - [`Channel`]: who listens and who connects, and the connections that are kept from one transfer to the next.
 //! - `send`, `receive`: what goes over them. Both ends are flows of `phoebus_files`, so that a disk, a draft or a program
 //!   is the same to them.
@@ -19,6 +20,7 @@
 //! expected, is an error. Over QUIC the receiver ends its side when it has all, and the sender waits for that. In extended block mode it is complete when as many connections have said that they are at their
 //! end as one of them announced. A flow that was received gives none only after that; whatever else ends it is an error.
 
+mod arrive;
 mod channel;
 mod connection;
 mod error;

@@ -1,6 +1,7 @@
 //! Receiving a flow.
 
-use super::channel::{Channel, Inner, nobody};
+use super::arrive::Arrivals;
+use super::channel::{Channel, Inner};
 use super::connection::Connection;
 use super::error::Error;
 use super::land::{self, Arriving, land};
@@ -14,6 +15,9 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
+
+/// How many strangers may come and go without a word before a stream that is expected to bring something.
+const SCANS: usize = 100;
 
 /// What is to be received.
 #[derive(Debug, Clone)]
@@ -95,8 +99,21 @@ impl fmt::Debug for Incoming {
     }
 }
 
-async fn stream(inner: &Inner, intake: Intake, blocks: &Sender) -> Result<(), Error> {
-    let mut connection = inner.one().await?;
+async fn stream(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result<(), Error> {
+    let mut arrivals = Arrivals::of(inner, true);
+    // One that goes without a word where something is to come is none of the transfer's, if anybody may connect.
+    for _ in 0..SCANS {
+        let connection = inner.one(&mut arrivals).await?;
+        match one_stream(inner, connection, intake.clone(), blocks).await {
+            Err(Error::Short { came: 0, .. }) if inner.may_be_stranger() => {}
+            other => return other,
+        }
+    }
+    let connection = inner.one(&mut arrivals).await?;
+    one_stream(inner, connection, intake, blocks).await
+}
+
+async fn one_stream(inner: &Inner, mut connection: Connection, intake: Intake, blocks: &Sender) -> Result<(), Error> {
     if let Some(landing) = intake.into.filter(|_| connection.is_bulk()) {
         let bytes = land::Bytes::new(Arriving::new(landing, intake.from), intake.expected);
         (connection, _) = land(connection, bytes, (blocks, &inner.settings.carriers), None).await?;
@@ -139,30 +156,30 @@ async fn extended(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result
     let mut readers = JoinSet::new();
     for connection in inner.take_kept() {
         let ways = (blocks.clone(), inner.settings.carriers.clone());
-        readers.spawn(read(connection, intake.clone(), ways, stopped.clone()));
+        readers.spawn(read(connection, intake.clone(), ways, (stopped.clone(), false)));
     }
-    let (mut tally, mut stranger) = (Tally::new(), None);
+    let (mut tally, mut arrivals) = (Tally::new(), Arrivals::of(inner, true));
     let mut came = readers.len();
     let patience = inner.settings.patience;
     let give_up = Instant::now() + patience;
     while !tally.is_complete() {
         tokio::select! {
-            accepted = inner.accept(&mut stranger) => {
+            arrived = arrivals.next() => {
                 came += 1;
                 if came > inner.settings.most {
                     return Err(Error::TooMany(inner.settings.most));
                 }
-                let (pending, intake, blocks, stopped) = (accepted?, intake.clone(), blocks.clone(), stopped.clone());
-                let inner = inner.clone();
-                readers.spawn(async move {
-                    let ways = (blocks, inner.settings.carriers.clone());
-                    read(inner.accepted(pending).await?, intake, ways, stopped).await
-                });
+                let ways = (blocks.clone(), inner.settings.carriers.clone());
+                let connection = arrived?;
+                let strange = inner.may_be_stranger() && !connection.is_proved();
+                readers.spawn(read(connection, intake.clone(), ways, (stopped.clone(), strange)));
             }
-            ended = readers.join_next(), if !readers.is_empty() => count(inner, ended, &mut tally)?,
-            () = sleep_until(give_up), if came == 0 => return Err(nobody(stranger, patience)),
+            ended = readers.join_next(), if !readers.is_empty() => came -= count(inner, ended, &mut tally)?,
+            () = sleep_until(give_up), if came == 0 => return Err(arrivals.nobody(patience)),
         }
     }
+    // Who has not agreed by now is nobody whose bytes were to come.
+    drop(arrivals);
     // Connections that this transfer did not need are kept, too.
     let _ = stop.send(true);
     while let Some(ended) = readers.join_next().await {
@@ -175,41 +192,44 @@ async fn extended(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result
 struct Ended {
     connection: Connection,
     said: Vec<Said>,
+    /// Whether it went without a word, and may have been a stranger's.
+    gone: bool,
 }
 
+/// Counts what a connection said, and whether it was a stranger's.
 fn count(
     inner: &Inner,
     ended: Option<Result<Result<Ended, Error>, tokio::task::JoinError>>,
     tally: &mut Tally,
-) -> Result<(), Error> {
-    let Some(ended) = ended else { return Ok(()) };
-    let Ended { connection, said } = ended.map_err(|_| Error::GivenUp)??;
+) -> Result<usize, Error> {
+    let Some(ended) = ended else { return Ok(0) };
+    let Ended { connection, said, gone } = ended.map_err(|_| Error::GivenUp)??;
     let closed = said.iter().any(|said| matches!(said, Said::End { kept: false }));
     said.into_iter().try_for_each(|said| tally.count(said))?;
-    if closed {
+    if closed || gone {
         connection.close()
     } else {
         inner.keep(connection)
     }
-    Ok(())
+    Ok(usize::from(gone))
 }
 
-/// Reads one connection to the end of its part, or until it is not needed.
+/// Reads one connection to the end of its part, or until it is not needed. It may be `strange`, and go without a word.
 async fn read(
     mut connection: Connection,
     intake: Intake,
     (blocks, carriers): (Sender, Carriers),
-    mut stopped: watch::Receiver<bool>,
+    (mut stopped, mut strange): (watch::Receiver<bool>, bool),
 ) -> Result<Ended, Error> {
     if let Some(landing) = intake.into.filter(|_| connection.is_bulk()) {
-        let work = land::Blocks::new(Arriving::new(landing, intake.from));
+        let work = land::Blocks::new(Arriving::new(landing, intake.from), strange);
         let (connection, work) = land(connection, work, (&blocks, &carriers), Some(stopped)).await?;
-        return Ok(Ended { connection, said: work.said });
+        return Ok(Ended { connection, said: work.said, gone: work.gone });
     }
     let (mut channel, mut said) = (block::Channel::new(), Vec::new());
     loop {
         match channel.wants() {
-            Wants::Nothing => return Ok(Ended { connection, said }),
+            Wants::Nothing => return Ok(Ended { connection, said, gone: false }),
             Wants::Header(wanted) => {
                 let mut header = [0; HEADER];
                 // Only between blocks can it be left alone.
@@ -217,11 +237,16 @@ async fn read(
                 let len = tokio::select! {
                     biased;
                     read = connection.read(&mut header[..wanted]) => read?,
-                    _ = stopped.wait_for(|stopped| *stopped), if idle => return Ok(Ended { connection, said }),
+                    _ = stopped.wait_for(|stopped| *stopped), if idle => return Ok(Ended { connection, said, gone: false }),
                 };
                 if len == 0 {
-                    return Err(BlockError::Cut.into());
+                    return if strange {
+                        Ok(Ended { connection, said, gone: true })
+                    } else {
+                        Err(BlockError::Cut.into())
+                    };
                 }
+                strange = false;
                 said.extend(channel.header(&header[..len])?.1);
             }
             Wants::Data { offset, len } => {

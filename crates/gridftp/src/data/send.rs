@@ -2,6 +2,7 @@
 //!
 //! Blocks that are places in a file go over a plain connection by `sendfile`, in turns of a thread; all others are written.
 
+use super::arrive::Arrivals;
 use super::channel::{Channel, Inner};
 use super::connection::Connection;
 use super::error::Error;
@@ -75,8 +76,8 @@ impl Default for Sharing {
     }
 }
 
-async fn stream(inner: &Inner, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<u64, Error> {
-    let connection = inner.one().await?;
+async fn stream(inner: &Arc<Inner>, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<u64, Error> {
+    let connection = inner.one(&mut Arrivals::of(inner, false)).await?;
     let how = (inner.settings.carriers.clone(), inner.settings.stall);
     let (connection, sent) = carry(connection, Outgoing::new(Mode::Stream, flow, moved), how).await?;
     connection.count(inner.losses());

@@ -74,6 +74,7 @@ fn code_of_data(error: &data::Error) -> u16 {
         | data::Error::Ports(..)
         | data::Error::Nobody(_)
         | data::Error::Stranger { .. }
+        | data::Error::Strangers { .. }
         | data::Error::Direction(_) => 425,
         _ => 426,
     }

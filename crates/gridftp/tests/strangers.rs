@@ -1,0 +1,161 @@
+//! Data connections where anybody may connect: whoever is not meant changes nothing for those who are.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use phoebus_files::block::{Block, Pool};
+use phoebus_files::store::{Fallible, Flow};
+use phoebus_gridftp::data::pinned::{Own, Pinned};
+use phoebus_gridftp::data::{Channel, Guard, Intake, Mode, Peers, Settings};
+use std::fs;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use support::{PATIENCE, Serve, bytes, ok, python};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+/// What a test sends, in blocks.
+#[derive(Debug)]
+struct Given(Mutex<Vec<Block>>);
+
+impl Flow for Given {
+    fn next(&self) -> Fallible<'_, Option<Block>> {
+        let next = self.0.lock().unwrap().pop();
+        Box::pin(async move { Ok(next) })
+    }
+}
+
+async fn send(channel: &Channel, mode: Mode, content: &[u8]) -> u64 {
+    let blocks = content.chunks(64 << 10).enumerate();
+    let blocks: Vec<_> = blocks.map(|(i, bytes)| Block::new((i as u64) << 16, bytes.to_vec())).collect();
+    let (flow, moved) = (Arc::new(Given(Mutex::new(blocks.into_iter().rev().collect()))), Arc::default());
+    timeout(PATIENCE, channel.send(mode, 3, flow, &moved)).await.unwrap().unwrap()
+}
+
+async fn receive(channel: &Channel, mode: Mode, expected: u64) -> Result<Vec<u8>, phoebus_files::Error> {
+    let intake = Intake { pool: Pool::new(1 << 18, 16), from: 0, expected: Some(expected), into: None };
+    let (flow, mut content) = (channel.receive(mode, intake), Vec::new());
+    while let Some(block) = timeout(PATIENCE, flow.next()).await.unwrap()? {
+        let (at, bytes) = (block.offset as usize, block.bytes().unwrap());
+        content.resize(content.len().max(at + bytes.len()), 0);
+        content[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    Ok(content)
+}
+
+/// Those who are not meant: they stay until they are dropped.
+fn strangers(at: SocketAddr, count: usize) -> Vec<TcpStream> {
+    let mut all: Vec<_> = (0..count).map(|_| TcpStream::connect(at).unwrap()).collect();
+    // One goes at once, the last may talk about something else, and the others say nothing.
+    drop(TcpStream::connect(at).unwrap());
+    all.push(TcpStream::connect(at).unwrap());
+    all
+}
+
+#[test]
+fn ends_that_know_each_other_are_not_held_up() {
+    let runtime = Runtime::new().unwrap();
+    let _on = runtime.enter();
+    let (own, theirs) = (Own::new().unwrap(), Own::new().unwrap());
+    let content = bytes(1_345_679);
+    for guarded in [true, false] {
+        let settings = |own: &Own, pin| Settings {
+            guard: guarded.then(|| Guard::Pinned(Pinned::new(own, pin))),
+            from: Peers::Anyone,
+            // Beyond what the test takes: nobody's patience ends this one.
+            patience: 10 * PATIENCE,
+            stall: 10 * PATIENCE,
+            ..Settings::default()
+        };
+        for mode in [Mode::Stream, Mode::Extended] {
+            let listens = Channel::listening(Ipv4Addr::LOCALHOST.into(), settings(&own, theirs.pin())).unwrap();
+            let at = listens.local_addr().unwrap();
+            let mut others = strangers(at, 20);
+            if guarded {
+                others.last_mut().unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            }
+            let connects = Channel::connecting(vec![at], settings(&theirs, own.pin()));
+            let both =
+                async { tokio::join!(send(&connects, mode, &content), receive(&listens, mode, content.len() as u64)) };
+            let (sent, got) = runtime.block_on(both);
+            assert!(sent == content.len() as u64 && got.unwrap() == content, "{guarded} {mode:?}");
+            drop(others);
+            if guarded {
+                // The other way, over a stream: whoever does not agree gets nothing.
+                let others = strangers(at, 20);
+                let both = async {
+                    tokio::join!(
+                        send(&listens, Mode::Stream, &content),
+                        receive(&connects, Mode::Stream, content.len() as u64)
+                    )
+                };
+                if mode == Mode::Stream {
+                    let (_, got) = runtime.block_on(both);
+                    assert!(got.unwrap() == content);
+                }
+                drop(others);
+            }
+        }
+    }
+}
+
+#[test]
+fn who_waits_in_vain_is_told_of_those_who_came() {
+    let runtime = Runtime::new().unwrap();
+    let _on = runtime.enter();
+    let (own, theirs) = (Own::new().unwrap(), Own::new().unwrap());
+    let settings = Settings {
+        guard: Some(Guard::Pinned(Pinned::new(&own, theirs.pin()))),
+        from: Peers::Anyone,
+        patience: Duration::from_secs(1),
+        ..Settings::default()
+    };
+    for mode in [Mode::Stream, Mode::Extended] {
+        let listens = Channel::listening(Ipv4Addr::LOCALHOST.into(), settings.clone()).unwrap();
+        let mut stranger = TcpStream::connect(listens.local_addr().unwrap()).unwrap();
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let why = runtime.block_on(receive(&listens, mode, 1)).unwrap_err().to_string();
+        assert!(why.contains("not the other end's") && why.contains("not protected"), "{why}");
+    }
+}
+
+#[test]
+fn transfers_of_who_may_be_anybody_go_on() {
+    let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().third_party = true);
+    let content = bytes(3_000_001);
+    fs::write(serve.local().join("data"), &content).unwrap();
+    let script = r#"
+EOF, EOD = 64, 8
+data = open(os.path.join(dir, 'data'), 'rb').read()
+f = login(); f.voidcmd('TYPE I')
+def passive(): return ftplib.parse227(f.sendcmd('PASV'))
+def begin(line): f.putcmd(line); r = answer(f); assert r[:3] in ('150', '125'), r
+def final():
+    while True:
+        r = answer(f)
+        if r[0] != '1': return r
+def others(at):
+    a, b, c = (socket.create_connection(at) for _ in range(3)); a.close(); reset(b); return c
+# As a stream: who says nothing is not taken for the sender, nor who goes before the bytes that are announced.
+at = passive(); f.voidcmd('ALLO %d' % len(data)); begin('STOR stream'); silent = others(at); time.sleep(0.2)
+s = socket.create_connection(at); s.sendall(data); s.close(); r = final(); assert r.startswith('226'), r
+# As blocks: nor does the transfer wait for them.
+f.voidcmd('MODE E'); at = passive(); begin('STOR blocks'); silent = others(at); time.sleep(0.2); s = [socket.create_connection(at) for _ in range(2)]
+for i, o in enumerate(range(0, len(data), 100000)): b = data[o:o + 100000]; s[i % 2].sendall(struct.pack('>BQQ', 0, len(b), o) + b)
+for flags, count, one in (EOD, 0, s[0]), (EOF | EOD, 2, s[1]): one.sendall(struct.pack('>BQQ', flags, 0, count))
+r = final(); assert r.startswith('226'), r
+# One of those who have begun is none of them: without its end there is no file.
+at = passive(); begin('STOR cut'); a, b = (socket.create_connection(at) for _ in range(2))
+a.sendall(struct.pack('>BQQ', 0, 3, 0) + b'abc'); b.sendall(struct.pack('>BQQ', EOF | EOD, 0, 2)); time.sleep(0.2); a.close()
+r = final(); assert r.startswith('426'), r
+"#;
+    ok(&python(&serve, script));
+    for name in ["stream", "blocks"] {
+        assert!(fs::read(serve.path(name)).unwrap() == content, "{name}");
+    }
+    assert!(!serve.path("cut").exists());
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}
