@@ -384,6 +384,7 @@ fn mode_line(mode: Mode) -> Vec<u8> {
     match mode {
         Mode::Stream => b"MODE S".into(),
         Mode::Extended => b"MODE E".into(),
+        Mode::ExtendedBoth => b"MODE X".into(),
     }
 }
 

@@ -91,7 +91,7 @@ async fn run(remote: &Remote, sending: &Sending, flow: Arc<dyn Flow>, moved: Arc
     remote.used(streams.saturating_mul(channel.ends() as u32));
     let rest = match mode {
         Mode::Stream => sending.kept.iter().next_back().map(|last| Restart::At(last.end())),
-        Mode::Extended => without(sending.kept.clone()),
+        Mode::Extended | Mode::ExtendedBoth => without(sending.kept.clone()),
     };
     if let Some(rest) = rest {
         let reply = session.ask(format!("REST {rest}")).await?;

@@ -46,7 +46,7 @@ pub(super) async fn fetch(
         // A stream leaves out nothing but its beginning.
         Mode::Stream if there.count() > 1 || !there.covers(Extent::first(there.total())) => return Ok(false),
         Mode::Stream => Some(Restart::At(there.total())).filter(|_| !there.is_empty()),
-        Mode::Extended => without(there),
+        Mode::Extended | Mode::ExtendedBoth => without(there),
     };
     let (mut source, mut dest) = (from.session().await?, to.session_to_write().await?);
     let begun = begin(draft, object, &mut source, &mut dest, mode, rest, size).await?;

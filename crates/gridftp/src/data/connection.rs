@@ -264,6 +264,11 @@ impl Connection {
         }
     }
 
+    /// How much the other end has not acknowledged.
+    pub(super) fn unacknowledged(&self) -> io::Result<usize> {
+        self.stream.unacknowledged()
+    }
+
     /// Ends one of which all has come, without waiting for the other end.
     pub(super) async fn leave(mut self, stall: Duration) -> io::Result<()> {
         if self.stream.outlives() {

@@ -3,6 +3,7 @@
 use phoebus_files::Sort;
 use phoebus_net::reason;
 use phoebus_proto::gridftp::block::BlockError;
+use phoebus_proto::gridftp::xblock::XError;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -55,6 +56,9 @@ pub enum Error {
     /// What came is not extended block mode, or ended amid it.
     #[error("extended block mode: {0}")]
     Block(#[from] BlockError),
+    /// What came is not that of MODE X, or ended amid it.
+    #[error("MODE X: {0}")]
+    Both(#[from] XError),
     /// The stream ended before all was there.
     #[error("the data connection ended after {came} of {expected} bytes")]
     Short {

@@ -1,5 +1,5 @@
 //! The data channel: connections that carry the bytes of files and listings, in stream mode (MODE S, RFC 959) or extended
-//! block mode (MODE E, GFD.20, section 3.4; U2, U5, S11).
+//! block mode (MODE E, GFD.20, section 3.4; U2, U5, S11; MODE X, GFD.47).
 //!
 //! ```text
 //!   a flow of blocks ──► Channel::send ──► 1 … n connections ──► Channel::receive ──► a flow of blocks
@@ -9,6 +9,7 @@
 //! - [`Channel`]: who listens and who connects, and the connections that are kept from one transfer to the next.
 //! - `send`, `receive`: what goes over them. Both ends are flows of `phoebus_files`, so that a disk, a draft or a program
 //!   is the same to them.
+//! - `both`: MODE X, in which either end connects.
 //! - `turn`: plain connections on threads of their own ([`Carriers`]), where `send` has the kernel send files and `land` puts what comes into
 //!   the draft, past flows and tasks (Invariant 9).
 //! - [`Guard`]: who has to be at the other end, and what protects the bytes (DCAU, PROT).
@@ -21,6 +22,7 @@
 //! end as one of them announced. A flow that was received gives none only after that; whatever else ends it is an error.
 
 mod arrive;
+mod both;
 mod channel;
 mod connection;
 mod error;

@@ -1,6 +1,7 @@
 //! Receiving a flow.
 
 use super::arrive::Arrivals;
+use super::both;
 use super::channel::{Channel, Inner};
 use super::connection::Connection;
 use super::error::Error;
@@ -58,6 +59,7 @@ impl Channel {
             let received = match mode {
                 Mode::Stream => stream(&inner, intake, &sender).await,
                 Mode::Extended => extended(&inner, intake, &sender).await,
+                Mode::ExtendedBoth => both::receive(&inner, intake, &sender).await,
             };
             // Whoever has gone does not want to know.
             let _ = sender.send(received.map(|()| None)).await;

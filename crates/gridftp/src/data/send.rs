@@ -3,6 +3,7 @@
 //! Blocks that are places in a file go over a plain connection by `sendfile`, in turns of a thread; all others are written.
 
 use super::arrive::Arrivals;
+use super::both;
 use super::channel::{Channel, Inner};
 use super::connection::Connection;
 use super::error::Error;
@@ -41,6 +42,7 @@ impl Channel {
         match mode {
             Mode::Stream => stream(&self.0, flow, moved.clone()).await,
             Mode::Extended => extended(&self.0, streams, flow, moved, Sharing::default()).await,
+            Mode::ExtendedBoth => both::send(&self.0, streams, flow, moved).await,
         }
     }
 

@@ -19,6 +19,8 @@ pub enum Mode {
     Stream,
     /// MODE E: blocks that say where they belong, over any number of connections. The sender is the one that connects.
     Extended,
+    /// MODE X: blocks as in MODE E, over connections that either end makes, none of which is kept.
+    ExtendedBoth,
 }
 
 /// Whose connections are taken.
@@ -52,6 +54,8 @@ pub struct Settings {
     pub profile: Profile,
     /// Over how many connections extended blocks are received at most. 256 by default: more gain nothing, and each has a buffer.
     pub most: usize,
+    /// Over how many connections MODE X receives where this end makes them. 1 by default.
+    pub streams: u32,
     /// Which ports are listened on: any that is free, if none are given.
     pub ports: Option<RangeInclusive<u16>>,
     /// Whose connections are taken.
@@ -74,6 +78,7 @@ impl Default for Settings {
             transport: Arc::new(Tcp),
             profile: Profile::default(),
             most: 256,
+            streams: 1,
             ports: None,
             from: Peers::Anyone,
             guard: None,

@@ -5,7 +5,7 @@
 //! - [`command`] and [`site`]: what clients ask. [`options`] are what `OPTS RETR` changes.
 //! - [`reply`]: what servers answer. Of what is in answers: [`address`]es of data connections, [`features`], [`facts`] of
 //!   files, [`marker`]s of what has been transferred, [`time`]s. [`pin`]s are keys of data connections, which both say.
-//! - [`block`]: the data channel in extended block mode (MODE E), block by block and, over all connections of a transfer,
+//! - [`block`] and [`xblock`]: the data channel in extended block modes (E and X), block by block and, over all connections of a transfer,
 //!   to its end.
 //!
 //! Everything that is read here was written by somebody else: it is bounded, and refused in words that can be sent back.
@@ -23,3 +23,4 @@ pub mod pin;
 pub mod reply;
 pub mod site;
 pub mod time;
+pub mod xblock;

@@ -48,7 +48,7 @@ impl Worker {
             What::List { key, format } => self.send_listing(&transfer, key, format, tell).await,
             What::Receive { .. } | What::Append { .. } | What::Adjust { .. } => self.receive(&transfer, tell).await,
         };
-        if moved.is_err() || transfer.settings.mode == Mode::Stream {
+        if moved.is_err() || transfer.settings.mode != Mode::Extended {
             // What is left of its connections is of no use.
             self.channel = None;
         }
@@ -87,7 +87,9 @@ impl Worker {
             // A listing is sent from here, to the first of the stripes.
             Aim::Connect(to) | Aim::StripesConnect(to) => {
                 let connections = match transfer.settings.mode {
-                    Mode::Extended => u64::from(transfer.settings.streams.max(1)) * to.len() as u64,
+                    Mode::Extended | Mode::ExtendedBoth => {
+                        u64::from(transfer.settings.streams.max(1)) * to.len() as u64
+                    }
                     Mode::Stream => 1,
                 };
                 let (third_party, guard) = (transfer.third_party, transfer.guard.clone());
@@ -121,6 +123,7 @@ impl Worker {
             transport: stack.transport(connects.is_some(), &profile),
             profile,
             most: data.streams as usize,
+            streams: session.streams.max(1),
             ports: data.ports.map(|(first, last)| first..=last),
             // Nobody else's connections are even looked at, keys or none: a stranger's would end the transfer.
             from: match third_party {

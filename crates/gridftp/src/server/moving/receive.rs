@@ -64,7 +64,7 @@ impl Worker {
             target.draft.abandon(true).await;
             return Err(failure);
         }
-        if mode == Mode::Extended {
+        if mode != Mode::Stream {
             tell.say(perf(seen.bytes())).await;
             tell.say(ranges(&Extent::first(seen.end().saturating_sub(target.from)).into())).await;
         }

@@ -43,7 +43,7 @@ impl Worker {
             readers: AT_ONCE,
             ordered: mode == Mode::Stream,
             sum: None,
-            lend: channel.is_plain() && !transfer.settings.ascii,
+            lend: channel.is_plain() && !transfer.settings.ascii && mode != Mode::ExtendedBoth,
             into: None,
         };
         let flow = object.flow(in_file.collect(), shape).await?;
@@ -52,7 +52,7 @@ impl Worker {
         Self::begin(&channel, tell).await;
         let moved = Arc::<AtomicU64>::default();
         let markers = async {
-            let Some(seconds) = transfer.settings.markers.filter(|_| mode == Mode::Extended) else {
+            let Some(seconds) = transfer.settings.markers.filter(|_| mode != Mode::Stream) else {
                 return std::future::pending::<()>().await;
             };
             loop {

@@ -84,6 +84,7 @@ impl Session {
                 match settings.mode {
                     Mode::Stream => "S",
                     Mode::Extended => "E",
+                    Mode::ExtendedBoth => "X",
                 }
             ),
             format!(" {} streams; {way}", settings.streams),

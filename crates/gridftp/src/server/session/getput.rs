@@ -2,7 +2,7 @@
 //!
 //! The text leaves open how parameters are written and answered. Here they are as dCache has them, whose authors asked those of the
 //! text, and as the toolkit's client library says them: each ends with a semicolon, those that are not known are passed over, and
-//! `pasv` is answered `127 PORT (h1,h2,h3,h4,p1,p2)` before the transfer begins. MODE X, which the same text has, is not there.
+//! `pasv` is answered `127 PORT (h1,h2,h3,h4,p1,p2)` before the transfer begins.
 //!
 //! FEAT does not name them: globus-url-copy, which says them where it does, fails by an assertion of its own over them with `-cc` and
 //! `-pp`. So does dCache's client not use them by itself (`checkGETPUTSupport` in its FTPClient.java looks for `GETPUT`).
@@ -95,7 +95,8 @@ fn parameters(text: &[u8]) -> Result<Parameters<'_>, (u16, String)> {
             (b"path", Some(path)) if !path.is_empty() => all.path = Some(path),
             (b"mode", Some(b"S" | b"s")) => all.mode = Some(command::Mode::Stream),
             (b"mode", Some(b"E" | b"e")) => all.mode = Some(command::Mode::Extended),
-            (b"mode", _) => return Err((504, "mode S and mode E are implemented".to_owned())),
+            (b"mode", Some(b"X" | b"x")) => all.mode = Some(command::Mode::ExtendedBoth),
+            (b"mode", _) => return Err((504, "modes S, E and X are implemented".to_owned())),
             (b"port", Some(port)) => all.port = Some(str::from_utf8(port).map_err(|_| wrong(parameter))?),
             (b"pasv", None) => all.pasv = true,
             (b"cksum", Some(b"NONE")) => {}
@@ -129,7 +130,7 @@ mod tests {
             ("path=x;;", 501),
             ("path=x;p v;", 501),
             ("path=x;pasv;port=127,0,0,1,4,1;", 501),
-            ("path=x;mode=X;", 504),
+            ("path=x;mode=B;", 504),
             ("path=x;cksum=MD5;", 504),
         ] {
             assert_eq!(parameters(text.as_bytes()).unwrap_err().0, code, "{text}");

@@ -136,7 +136,7 @@ impl Session {
     fn stripe(&mut self, path: &[u8], what: impl FnOnce(phoebus_files::key::Key) -> What) -> Step {
         match self.settings.mode {
             Mode::Extended => self.transfer(path, what),
-            Mode::Stream => Step::say(504, "stripes are of MODE E"),
+            Mode::Stream | Mode::ExtendedBoth => Step::say(504, "stripes are of MODE E"),
         }
     }
 

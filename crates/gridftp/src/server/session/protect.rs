@@ -315,7 +315,7 @@ impl Session {
             #[cfg(feature = "kerberos")]
             (Security::On(Secured::Kerberos(context), _), _) => {
                 let (context, private) = (context.clone(), self.protection == Protection::Private);
-                if self.protection != Protection::Clear && self.settings.mode == Mode::Extended {
+                if self.protection != Protection::Clear && self.settings.mode != Mode::Stream {
                     return Err(Step::say(504, "PROT S and P go with MODE S under Kerberos"));
                 }
                 let guard = Guard::Kerberos { context, private };

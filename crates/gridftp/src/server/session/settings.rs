@@ -20,7 +20,8 @@ impl Session {
         let (mode, letter) = match mode {
             command::Mode::Stream => (Mode::Stream, "S"),
             command::Mode::Extended => (Mode::Extended, "E"),
-            _ => return Step::say(504, "only MODE S and MODE E are implemented"),
+            command::Mode::ExtendedBoth => (Mode::ExtendedBoth, "X"),
+            _ => return Step::say(504, "only MODE S, E and X are implemented"),
         };
         if mode != self.settings.mode {
             // What is kept of one mode cannot be used in the other.

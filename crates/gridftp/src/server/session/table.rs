@@ -62,7 +62,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     entry("STAT", "[path]", Login, No),
     entry("ABOR", "", Login, No),
     entry("TYPE", "A|I", Login, No),
-    entry("MODE", "S|E", Login, Is("PARALLEL")),
+    entry("MODE", "S|E|X", Login, Is("PARALLEL")),
     entry("STRU", "F", Login, No),
     entry("SBUF", "bytes", Login, Is("SBUF")),
     entry("PORT", "h1,h2,h3,h4,p1,p2", Login, No),
@@ -97,8 +97,8 @@ pub(super) const COMMANDS: &[Entry] = &[
     entry("STOR", "path", Writing, No),
     entry("APPE", "path", Writing, No),
     entry("ESTO", "A offset path", Writing, Is("ESTO")),
-    entry("GET", "path=...;[pasv;|port=...;][mode=S|E;]", Login, No),
-    entry("PUT", "path=...;[pasv;|port=...;][mode=S|E;]", Writing, No),
+    entry("GET", "path=...;[pasv;|port=...;][mode=S|E|X;]", Login, No),
+    entry("PUT", "path=...;[pasv;|port=...;][mode=S|E|X;]", Writing, No),
     entry("SITE", "command ...", Nothing, No),
 ];
 
@@ -115,9 +115,9 @@ pub(super) const TOKENS: &[Entry] = &[entry("ADAT", "token", Nothing, No)];
 /// Those that are for clients with certificates.
 pub(super) const GSI: &[Entry] = &[entry("DCAU", "N|A|S subject", Nothing, Is("DCAU"))];
 
-/// Features that are no command. XDRAFTS is this server's own: what is stored has no name before it is complete, and what REST
+/// Features that are no command. MODEX is by what dCache's server says that it has MODE X. XDRAFTS is this server's own: what is stored has no name before it is complete, and what REST
 /// says is there of it is refused if it is not.
-pub(super) const FEATURES: &[&str] = &["UTF8", "TVFS", "XDRAFTS"];
+pub(super) const FEATURES: &[&str] = &["UTF8", "TVFS", "MODEX", "XDRAFTS"];
 
 /// Those after SITE, as `SITE HELP` lists them beside the others.
 pub(super) const SITE: &[Entry] = &[

@@ -41,8 +41,8 @@ impl Session {
     }
 
     pub(super) fn appe(&mut self, path: &[u8]) -> Step {
-        if self.settings.mode == Mode::Extended {
-            return Step::say(504, "APPE is for MODE S; in MODE E, ESTO A says where bytes belong");
+        if self.settings.mode != Mode::Stream {
+            return Step::say(504, "APPE is for MODE S; where blocks are extended, ESTO A says where bytes belong");
         }
         self.transfer(path, |key| What::Append { key })
     }
@@ -95,8 +95,8 @@ impl Session {
         };
         let listing = matches!(what, What::List { .. });
         let settings = self.settings.clone();
-        if settings.mode == Mode::Extended && settings.ascii && !listing {
-            return Step::say(504, "files go as TYPE I in MODE E");
+        if settings.mode != Mode::Stream && settings.ascii && !listing {
+            return Step::say(504, "files go as TYPE I where blocks are extended");
         }
         if settings.ascii && !listing && restart.as_ref().is_some_and(|restart| *restart != Restart::At(0)) {
             return Step::say(504, "transfers begin amid a file as TYPE I only");
@@ -104,7 +104,8 @@ impl Session {
         if self.aim == Aim::None {
             return Step::say(425, "PASV, EPSV, PORT or EPRT has to come first");
         }
-        if let (Aim::Connect(to) | Aim::StripesConnect(to), Mode::Extended) = (&self.aim, settings.mode)
+        if let (Aim::Connect(to) | Aim::StripesConnect(to), Mode::Extended | Mode::ExtendedBoth) =
+            (&self.aim, settings.mode)
             && to.len() > (self.rules.streams / settings.streams.max(1)) as usize
         {
             return Step::say(504, format!("data goes over at most {} connections here", self.rules.streams));
@@ -124,8 +125,8 @@ impl Session {
             third_party: self.third_party(),
             guard,
         };
-        if self.settings.mode == Mode::Stream {
-            // A stream ends with its connection, and each transfer has to say where the next one is.
+        if self.settings.mode != Mode::Extended {
+            // Only MODE E keeps connections; each other transfer has to say where the next one is.
             self.aim_at_nothing();
         }
         Step::task(Task::Transfer(Box::new(transfer)))
