@@ -234,6 +234,19 @@ for letter, private in ('S', False), ('P', True):
     def long(s): s.sendall(struct.pack('>I', 1 << 31)); time.sleep(0.1)
     for act in altered, twice, cut, long: broken(act)
 broken(lambda s: f.seal(s, b'readable', False))
+# Somebody on the way leaves messages out, swaps them, or ends what goes there early.
+def wrapped(b): m = f.context.wrap(b, True).message; return struct.pack('>I', len(m)) + m
+def without(s): m = [wrapped(b'x' * 100) for _ in range(3)] + [wrapped(b'')]; s.sendall(m[0] + m[2] + m[3])
+def without_first(s): m = [wrapped(b'x' * 100) for _ in range(2)] + [wrapped(b'')]; s.sendall(m[1] + m[2])
+def swapped(s): m = [wrapped(b'x' * 100), wrapped(b'y' * 100), wrapped(b'')]; s.sendall(m[1] + m[0] + m[2])
+def early(s): s.sendall(wrapped(b'x' * 100))
+def nothing(s): pass
+for act in without, without_first, swapped, early, nothing: broken(act)
+# Commands that were sent meanwhile have numbers, too. An end that is not said is enough where the size was.
+s = f.transfercmd('STOR meanwhile'); s.sendall(wrapped(b'abc')); f.putcmd('NOOP'); f.putcmd('NOOP'); s.sendall(wrapped(b'def') + wrapped(b'')); s.close()
+for wanted in '226', '200', '200': r = answer(f); assert r.startswith(wanted), r
+f.voidcmd('ALLO 6'); s = f.transfercmd('STOR announced'); s.sendall(wrapped(b'abc') + wrapped(b'def')); s.close(); r = answer(f); assert r.startswith('226'), r
+assert f.size('meanwhile') == f.size('announced') == 6
 f.voidcmd('MODE E'); r = refused(f, 'PASV', '504'); f.voidcmd('MODE S'); f.voidcmd('PROT C')
 s = f.transfercmd('RETR there'); got = b''.join(iter(lambda: s.recv(1 << 20), b'')); assert got == data; assert answer(f).startswith('226')
 # A command in clear, and one that came before.
@@ -246,6 +259,23 @@ for wanted in '200', '535':
         assert!(fs::read(serve.path("put")).unwrap() == content && !serve.path("broken").exists());
         assert_eq!(serve.hidden(), Vec::<String>::new());
         works("python3-gssapi", "phoebus serve", "Kerberos", "get put list safe private");
+    });
+}
+
+#[test]
+fn who_asks_for_too_little_is_told_what_is_missing() {
+    within_realm("who_asks_for_too_little_is_told_what_is_missing", |dir| {
+        let serve = serve(dir);
+        let script = r#"
+name = gssapi.Name('ftp@localhost', gssapi.NameType.hostbased_service)
+flag = gssapi.RequirementFlag
+for flags, lacks in (flag.mutual_authentication, 'detection of messages that come twice'), (flag.replay_detection, 'mutual authentication'):
+    f = ftplib.FTP(timeout=30); f.connect('localhost', port); r = f.sendcmd('AUTH GSSAPI'); assert r.startswith('334'), r
+    token = gssapi.SecurityContext(name=name, mech=krb5, usage='initiate', flags=flags).step()
+    r = refused(f, 'ADAT ' + base64.b64encode(token).decode(), '535'); assert lacks in r, r
+    refused(f, 'USER jane', '331', '530'); refused(f, 'PASS -', '530')
+"#;
+        client(dir, "jane", &serve, script);
     });
 }
 
@@ -278,7 +308,7 @@ fn what_came_in_clear_before_a_ticket_is_not_carried_out_after_it() {
 name = gssapi.Name('ftp@localhost', gssapi.NameType.hostbased_service)
 for pause in 0, 0.005, 0.02, 0.05, 0.1:
     f = Client(timeout=30); f.connect('localhost', port)
-    token = gssapi.SecurityContext(name=name, mech=krb5, usage='initiate', flags=gssapi.RequirementFlag.mutual_authentication).step()
+    token = gssapi.SecurityContext(name=name, mech=krb5, usage='initiate', flags=gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.replay_detection).step()
     r = f.sendcmd('AUTH GSSAPI'); assert r.startswith('334'), r
     f.sock.sendall(b'USER nobody\r\nPASS wrong\r\n'); time.sleep(pause)
     lines = ['ADAT ' + base64.b64encode(token).decode(), 'USER jane', 'PASS -', 'MKD stolen', 'PWD']

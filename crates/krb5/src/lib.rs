@@ -7,13 +7,16 @@
 //!
 //! `sys` is the library as its header has it (`gssapi/gssapi.h`, RFC 2744); nothing else knows of it.
 
+mod order;
 mod sys;
 
+use order::{Seen, Twice};
 use std::ffi::CString;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use sys::flag;
 
 /// Why the library does not do what it was asked for, in its own words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +26,15 @@ pub struct Failure {
     why: String,
 }
 
+/// Of what a failure is where the client does not ask for what is needed.
+const LACKS: &str = "the client's context lacks";
+
 impl Failure {
+    /// Whether it is that the client does not ask for what is needed, which it may be told.
+    pub fn is_lacking(&self) -> bool {
+        self.what == LACKS
+    }
+
     fn new(what: &'static str, why: impl Into<String>) -> Self {
         Self { what, why: why.into() }
     }
@@ -81,14 +92,27 @@ impl Accepting {
     /// Takes a token of the client's. It may wait for the disk: the library notes tickets, so that none is taken twice.
     ///
     /// # Errors
-    /// [`Failure`]: the client does not prove who it is, or by something else than Kerberos.
+    /// [`Failure`]: the client does not prove who it is, or by something else than Kerberos, or does not ask that this end proves who it
+    /// is, too, and that nobody can alter messages or send them twice.
     pub fn step(mut self, token: &[u8]) -> Result<Step, Failure> {
         let accepted = self.context.accept(&self.acceptor.0, token)?;
         let Some(name) = accepted.client else { return Ok(Step::Continue(self, accepted.token)) };
         if !accepted.is_krb5 {
             return Err(Failure::new("the client", "it proves who it is by another mechanism than Kerberos"));
         }
-        let context = Context { principal: name, context: Mutex::new(self.context) };
+        let needed = [
+            (flag::MUTUAL, "mutual authentication"),
+            (flag::INTEGRITY, "integrity of messages"),
+            (flag::REPLAY, "detection of messages that come twice"),
+        ];
+        let lacking: Vec<_> =
+            needed.iter().filter(|(bit, _)| accepted.flags & bit == 0).map(|(_, what)| *what).collect();
+        if !lacking.is_empty() {
+            return Err(Failure { what: LACKS, why: lacking.join(", ") });
+        }
+        let private = accepted.flags & flag::CONFIDENTIALITY != 0;
+        let talk = Talk { context: self.context, seen: Seen::default() };
+        let context = Context { principal: name, private, talk: Mutex::new(talk) };
         Ok(Step::Done(context, accepted.token))
     }
 }
@@ -96,7 +120,14 @@ impl Accepting {
 /// Two ends that know each other.
 pub struct Context {
     principal: String,
-    context: Mutex<sys::Context>,
+    private: bool,
+    talk: Mutex<Talk>,
+}
+
+struct Talk {
+    context: sys::Context,
+    /// Which messages of the client's have come.
+    seen: Seen,
 }
 
 impl fmt::Debug for Context {
@@ -112,6 +143,8 @@ pub struct Opened {
     pub bytes: Vec<u8>,
     /// Whether nobody else could read it.
     pub private: bool,
+    /// Which of the client's messages it is: each has the next number. None, if the context is of those whose messages hide it (RFC 1964).
+    pub number: Option<u64>,
 }
 
 impl Context {
@@ -125,8 +158,8 @@ impl Context {
     /// # Errors
     /// [`Failure`]; also where the library cannot keep them private.
     pub fn wrap(&self, bytes: &[u8], private: bool) -> Result<Vec<u8>, Failure> {
-        let context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
-        let (wrapped, is_private) = context.wrap(bytes, private)?;
+        let talk = self.talk();
+        let (wrapped, is_private) = talk.context.wrap(bytes, private)?;
         if private && !is_private {
             return Err(Failure::new("the message", "it cannot be kept private"));
         }
@@ -138,9 +171,49 @@ impl Context {
     /// # Errors
     /// [`Failure`].
     pub fn unwrap(&self, token: &[u8]) -> Result<Opened, Failure> {
-        let context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
-        context.unwrap(token).map(|(bytes, private)| Opened { bytes, private })
+        let mut talk = self.talk();
+        let sys::Unwrapped { bytes, private, replayed } = talk.context.unwrap(token)?;
+        let number = number(token);
+        let noted = match number {
+            Some(number) => talk.seen.note(number),
+            None if replayed => Err(Twice::Before),
+            None => Ok(()),
+        };
+        noted.map_err(|twice| {
+            let why = match twice {
+                Twice::Before => "it came before",
+                Twice::Old => "it is too old to tell whether it came before",
+            };
+            Failure::new("the message", why)
+        })?;
+        Ok(Opened { bytes, private, number })
     }
+
+    /// Whether messages can be kept private.
+    pub fn is_private(&self) -> bool {
+        self.private
+    }
+
+    /// The highest number of a message of the client's that has come; 0 before any.
+    pub fn latest(&self) -> u64 {
+        self.talk().seen.latest().unwrap_or(0)
+    }
+
+    /// Whether all messages of the client's after the number `from`, up to `to`, have come, over whatever connection.
+    pub fn has_all(&self, from: u64, to: u64) -> bool {
+        self.talk().seen.has_all(from, to)
+    }
+
+    fn talk(&self) -> MutexGuard<'_, Talk> {
+        self.talk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The number of a message that has been opened, where it stands in clear (RFC 4121, section 4.2.6.2).
+fn number(token: &[u8]) -> Option<u64> {
+    let (header, _) = token.split_first_chunk::<16>()?;
+    let number: [u8; 8] = header[8..].try_into().ok()?;
+    header.starts_with(&[5, 4]).then(|| u64::from_be_bytes(number))
 }
 
 #[cfg(test)]

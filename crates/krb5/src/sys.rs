@@ -216,6 +216,29 @@ pub(super) struct Accepted {
     pub(super) is_krb5: bool,
     /// What the client is to be told.
     pub(super) token: Vec<u8>,
+    /// What the context does, in the bits of [`flag`].
+    pub(super) flags: u32,
+}
+
+/// What a context does (RFC 2744, section 5.1).
+pub(super) mod flag {
+    /// Each end proves who it is.
+    pub(crate) const MUTUAL: u32 = 2;
+    /// Messages that come twice are found.
+    pub(crate) const REPLAY: u32 = 4;
+    /// Nobody can read messages that are to be private.
+    pub(crate) const CONFIDENTIALITY: u32 = 16;
+    /// Nobody can alter messages.
+    pub(crate) const INTEGRITY: u32 = 32;
+}
+
+/// What a message that has come says.
+pub(super) struct Unwrapped {
+    pub(super) bytes: Vec<u8>,
+    /// Whether nobody else could read it.
+    pub(super) private: bool,
+    /// Whether the library says that it came before, or that it cannot tell.
+    pub(super) replayed: bool,
 }
 
 impl Context {
@@ -226,7 +249,7 @@ impl Context {
     /// Takes a token. After an error the context is of no further use.
     pub(super) fn accept(&mut self, credential: &Credential, token: &[u8]) -> Result<Accepted, Failure> {
         let (mut minor, mut client, mut mechanism) = (0, Name(ptr::null_mut()), ptr::null_mut::<Oid>());
-        let (mut token, mut out) = (lent(token), Buffer::empty());
+        let (mut token, mut out, mut flags) = (lent(token), Buffer::empty(), 0);
         // SAFETY: the context is none or the library's; the token is only read; addresses are not bound to it, since translators
         // change them; what is given out is taken by those who release it, and the mechanism is the library's own for ever.
         let major = unsafe {
@@ -239,7 +262,7 @@ impl Context {
                 &mut client.0,
                 &mut mechanism,
                 &mut out.0,
-                ptr::null_mut(),
+                &mut flags,
                 ptr::null_mut(),
                 ptr::null_mut(),
             )
@@ -253,7 +276,7 @@ impl Context {
             // SAFETY: the library says that so many bytes are there.
             !elements.is_null() && unsafe { slice::from_raw_parts(elements, oid.length as usize) } == KRB5
         });
-        Ok(Accepted { client, is_krb5, token: out.bytes().to_vec() })
+        Ok(Accepted { client, is_krb5, token: out.bytes().to_vec(), flags })
     }
 
     /// A message, and whether nobody else can read it.
@@ -267,17 +290,14 @@ impl Context {
         Ok((out.bytes().to_vec(), is_private != 0))
     }
 
-    /// What a message says, and whether nobody else could read it.
-    pub(super) fn unwrap(&self, token: &[u8]) -> Result<(Vec<u8>, bool), Failure> {
+    /// What a message says.
+    pub(super) fn unwrap(&self, token: &[u8]) -> Result<Unwrapped, Failure> {
         let (mut minor, mut is_private, mut out) = (0, 0, Buffer::empty());
         let mut token = lent(token);
         // SAFETY: the context is there; the token is only read; its quality is not asked for.
         let major = unsafe { gss_unwrap(&mut minor, self.0, &mut token, &mut out.0, &mut is_private, ptr::null_mut()) };
         check("the message", major, minor)?;
-        if major & REPLAYED != 0 {
-            return Err(Failure::new("the message", "it came before"));
-        }
-        Ok((out.bytes().to_vec(), is_private != 0))
+        Ok(Unwrapped { bytes: out.bytes().to_vec(), private: is_private != 0, replayed: major & REPLAYED != 0 })
     }
 }
 

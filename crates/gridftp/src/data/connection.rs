@@ -116,7 +116,11 @@ impl Connection {
             Some(Shield::Gsi(gsi)) => return gsi.read(&self.stream, room).await,
             Some(Shield::Tls(tls)) => return tls.read(&self.stream, room).await,
             #[cfg(feature = "kerberos")]
-            Some(Shield::Kerberos(tokens)) => return tokens.read(&self.stream, room).await,
+            Some(Shield::Kerberos(tokens)) => {
+                let len = tokens.read(&self.stream, room).await?;
+                self.doubtful |= len == 0 && !tokens.has_ended();
+                return Ok(len);
+            }
             None => {}
         }
         loop {

@@ -1,8 +1,10 @@
 //! Data connections under Kerberos: `PROT S` and `PROT P` as RFC 2228, section 6, has them: each message with its length before it, four
 //! bytes, the most significant first. An empty message is the end.
 //!
-//! curl ends what it puts by the connection alone. So an end between two messages is taken, as it is in clear; who announces the size
-//! (`ALLO`) has it looked at.
+//! Each message of a context has a number, on whichever connection it goes (RFC 4121). Here they have to come in order, and at the end
+//! all have to have come that were sent since: over this connection, or over the control connection, which may be a little behind. So
+//! nobody on the way can leave out, repeat or swap what was sent. An end of the connection alone shows nothing: where the size is not
+//! announced (`ALLO`) it is refused.
 
 use super::error::Error;
 use super::opened::Opened;
@@ -10,6 +12,8 @@ use phoebus_krb5::{Context, Failure};
 use phoebus_net::Stream;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 /// How much goes into a message: less than any client says that it takes (`PBSZ`).
 const SEAL: usize = 32 << 10;
@@ -19,6 +23,12 @@ pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 
 /// The least that clients have to take: a message of [`SEAL`] with what protects it.
 pub(crate) const MIN_MESSAGE: usize = 64 << 10;
+
+/// How long commands that were sent before the end of the data may come after it.
+const BEHIND: Duration = Duration::from_secs(5);
+
+/// How often is looked whether they have come.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How much is read at once.
 const READ: usize = 64 << 10;
@@ -31,12 +41,16 @@ pub(super) struct Tokens {
     /// What has come and was not opened.
     come: Vec<u8>,
     plain: Opened,
+    /// The numbers of the last message before this connection, and of the last one over it.
+    before: u64,
+    last: u64,
     ended: bool,
 }
 
 impl Tokens {
     pub(super) fn new(context: Arc<Context>, private: bool) -> Self {
-        Self { context, private, come: Vec::new(), plain: Opened::default(), ended: false }
+        let before = context.latest();
+        Self { context, private, come: Vec::new(), plain: Opened::default(), before, last: before, ended: false }
     }
 
     /// Reads what the other end has sent; 0 at the end. Cancel safe.
@@ -46,7 +60,7 @@ impl Tokens {
                 return Ok(self.plain.read(room));
             }
             if self.ended {
-                return Ok(0);
+                return self.all_has_come().await.map(|()| 0);
             }
             if self.open()? {
                 continue;
@@ -67,6 +81,23 @@ impl Tokens {
         }
     }
 
+    /// Whether the message came that says that this was all.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Waits until all messages have come that were sent up to the end.
+    async fn all_has_come(&self) -> io::Result<()> {
+        let until = Instant::now() + BEHIND;
+        while !self.context.has_all(self.before, self.last) {
+            if Instant::now() >= until {
+                return Err(wrong("messages are missing that were sent before the end"));
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
     /// Opens a message of which all has come, if there is one.
     fn open(&mut self) -> io::Result<bool> {
         let Some((length, rest)) = self.come.split_first_chunk::<4>() else { return Ok(false) };
@@ -79,6 +110,11 @@ impl Tokens {
         if self.private && !opened.private {
             return Err(wrong("a message came that is not encrypted, and PROT P was agreed on"));
         }
+        let number = opened.number.ok_or_else(|| wrong("messages of RFC 4121 were expected, which have numbers"))?;
+        if number <= self.last {
+            return Err(wrong("a message came after one that was sent later"));
+        }
+        self.last = number;
         self.come.drain(..4 + length);
         self.ended = opened.bytes.is_empty();
         // All of the one before was read.

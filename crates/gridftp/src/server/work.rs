@@ -4,6 +4,8 @@ use super::answer::Failure;
 use super::moving::{facts_line, lines};
 use super::serve::Shared;
 use super::session::names::doubled;
+#[cfg(feature = "kerberos")]
+use super::session::secured::{Agreed, by_kerberos};
 use super::session::task::{FileTask, Format, Listening, Outcome, Said, Task};
 use super::stripes::Stripes;
 use super::users::Served;
@@ -85,6 +87,11 @@ impl Worker {
                 self.served = served.ok().flatten();
                 (self.channel, self.stripes) = (None, None);
                 return Outcome::Login(self.served.as_ref().map(|served| served.account.clone()));
+            }
+            #[cfg(feature = "kerberos")]
+            Task::Agree(asking) => {
+                let agreed = tokio::task::spawn_blocking(move || by_kerberos(*asking)).await;
+                return Outcome::Agreed(agreed.unwrap_or_else(|_| Agreed::Failed("not agreed".to_owned())));
             }
             Task::Transfer(transfer) => return Outcome::Answer(self.transfer(*transfer, tell).await),
             Task::ListenAndTransfer(transfer) => {

@@ -14,7 +14,7 @@ mod login;
 pub(super) mod names;
 mod node;
 pub(super) mod protect;
-mod secured;
+pub(super) mod secured;
 mod settings;
 mod site;
 mod stack;
@@ -338,6 +338,8 @@ impl Session {
         match outcome {
             Outcome::Answer(reply) => Step::Say(reply),
             Outcome::Login(account) => self.logged_in(account),
+            #[cfg(feature = "kerberos")]
+            Outcome::Agreed(agreed) => self.agreed(agreed),
             Outcome::Entered(key) => {
                 self.place = key;
                 Step::Say(self.here(250))

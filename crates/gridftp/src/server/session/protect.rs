@@ -5,8 +5,12 @@
 //! then authenticated (DCAU A) unless the client says otherwise: with the rights that it has lent (delegation), and to the same
 //! subject.
 
+#[cfg(feature = "kerberos")]
+use super::secured::Agreed;
 use super::secured::{Agreeing, Secured};
 use super::task::Identity;
+#[cfg(feature = "kerberos")]
+use super::task::Task;
 use super::{Session, Step};
 use crate::data::Guard;
 #[cfg(feature = "kerberos")]
@@ -212,8 +216,8 @@ impl Session {
     /// ADAT with a token of Kerberos; none, if it is not one.
     #[cfg(feature = "kerberos")]
     fn agree_by_kerberos(&mut self, token: &str) -> Option<Step> {
-        use super::secured::{Agreed, by_kerberos, is_framed};
-        let acceptor = self.rules.kerberos.as_ref()?;
+        use super::secured::{Asking, is_framed};
+        let acceptor = self.rules.kerberos.clone()?;
         let begun = match &self.security {
             Security::Agreeing(Agreeing::Kerberos(_)) => true,
             Security::Agreeing(_) if is_framed(token) => false,
@@ -224,7 +228,14 @@ impl Session {
             Security::Agreeing(Agreeing::Kerberos(accepting)) if begun => Some(accepting),
             _ => None,
         };
-        Some(match by_kerberos(acceptor, begun, token) {
+        // Meanwhile nothing is agreed on, and what comes in clear is for nobody.
+        Some(Step::task(Task::Agree(Box::new(Asking { acceptor, begun, token: token.to_owned() }))))
+    }
+
+    /// Takes what a token of Kerberos came to.
+    #[cfg(feature = "kerberos")]
+    pub(super) fn agreed(&mut self, agreed: Agreed) -> Step {
+        match agreed {
             Agreed::More(accepting, said) => {
                 self.security = Security::Agreeing(Agreeing::Kerberos(accepting));
                 Step::say(335, said)
@@ -238,7 +249,7 @@ impl Session {
                 let refusal = Reply::new(535, why);
                 if self.failures >= self.rules.attempts { Step::Close(refusal) } else { Step::Say(refusal) }
             }
-        })
+        }
     }
 
     pub(super) fn pbsz(&self, bytes: u64) -> Step {
@@ -274,6 +285,13 @@ impl Session {
             command::Protection::Private => (Protection::Private, 'P'),
             command::Protection::Confidential => return Step::say(536, "PROT E is not to be had with GSSAPI"),
         };
+        #[cfg(feature = "kerberos")]
+        if let Security::On(Secured::Kerberos(context), _) = &self.security
+            && protection == Protection::Private
+            && !context.is_private()
+        {
+            return Step::say(536, "the client's context lacks confidentiality of messages; PROT S does without");
+        }
         if self.protection != protection {
             self.aim_at_nothing();
         }

@@ -92,7 +92,8 @@ impl Secured {
 
 /// What a token of Kerberos came to, and the line that answers it.
 #[cfg(feature = "kerberos")]
-pub(super) enum Agreed {
+#[derive(Debug)]
+pub(crate) enum Agreed {
     More(Accepting, String),
     Done(Context, String),
     Failed(String),
@@ -104,10 +105,21 @@ pub(super) fn is_framed(token: &str) -> bool {
     decode(token).is_ok_and(|token| token.first() == Some(&FRAMED))
 }
 
+/// A token of Kerberos that is to be looked at, by one who may wait: the library notes tickets on the disk.
+#[cfg(feature = "kerberos")]
+#[derive(Debug)]
+pub(crate) struct Asking {
+    pub(super) acceptor: Acceptor,
+    /// What came of those before it.
+    pub(super) begun: Option<Accepting>,
+    pub(super) token: String,
+}
+
 /// Takes a token of Kerberos.
 #[cfg(feature = "kerberos")]
-pub(super) fn by_kerberos(acceptor: &Acceptor, begun: Option<Accepting>, token: &str) -> Agreed {
-    let token = match decode(token) {
+pub(crate) fn by_kerberos(asking: Asking) -> Agreed {
+    let Asking { acceptor, begun, token } = asking;
+    let token = match decode(&token) {
         Ok(token) => token,
         Err(why) => return Agreed::Failed(why),
     };
@@ -116,6 +128,10 @@ pub(super) fn by_kerberos(acceptor: &Acceptor, begun: Option<Accepting>, token: 
         Ok(Next::Continue(accepting, token)) => Agreed::More(accepting, adat(token)),
         Ok(Next::Done(context, token)) if token.is_empty() => Agreed::Done(context, "agreed by Kerberos".to_owned()),
         Ok(Next::Done(context, token)) => Agreed::Done(context, adat(token)),
+        Err(failure) if failure.is_lacking() => {
+            tracing::warn!(%failure, "a ticket was not taken");
+            Agreed::Failed(failure.to_string())
+        }
         Err(failure) => {
             // The library's words may name files and principals of this host.
             tracing::warn!(%failure, "a ticket was not taken");

@@ -1,6 +1,8 @@
 //! What a session leaves to whoever has sockets and files, and what that one reports.
 
 use super::Settings;
+#[cfg(feature = "kerberos")]
+use super::secured::{Agreed, Asking};
 use crate::data::{Guard, Sharing};
 use phoebus_files::key::Key;
 use phoebus_files::store::{Attributes, Time};
@@ -27,6 +29,9 @@ pub(crate) struct Account {
 pub(crate) enum Task {
     /// Look whether this is the user's password; or, where the client has proved to be `identity`, whether that one may be he.
     Login { user: String, password: Secret, identity: Option<Identity> },
+    /// Look at a token of Kerberos.
+    #[cfg(feature = "kerberos")]
+    Agree(Box<Asking>),
     /// Listen for data connections, and answer in this form.
     Listen { answer: Listening, generation: u64, third_party: bool, settings: Settings, guard: Option<Guard> },
     /// Have the data nodes listen.
@@ -243,6 +248,9 @@ pub(crate) enum Outcome {
     Answer(Reply),
     /// With an account, or not.
     Login(Option<Account>),
+    /// With what a token of Kerberos came to.
+    #[cfg(feature = "kerberos")]
+    Agreed(Agreed),
     /// It is a directory.
     Entered(Key),
     /// It is there.
