@@ -5,13 +5,25 @@
 
 mod support;
 
+use phoebus_gridftp::server::config::User;
+use phoebus_gridftp::server::{Quota, hash_password};
+use phoebus_gsi::context::{Delegation, Endpoint, Expect};
+use phoebus_gsi::control::{ClientLogin, Next};
+use phoebus_gsi::credential::provider;
+use phoebus_gsi::files;
+use phoebus_gsi::trust::{MissingPolicy, directory};
+use phoebus_proto::gridftp::reply::Replies;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use support::gct::Gct;
 use support::lab::{Lab, USER};
 use support::works::works;
-use support::{Serve, bytes, ok, run};
+use support::{PATIENCE, Serve, bytes, ok, run};
 
 fn copy(lab: &Lab, proxy: &str, arguments: &[&str]) -> Output {
     run(lab.with_proxy(&mut Command::new("globus-url-copy"), proxy).args(arguments))
@@ -155,4 +167,118 @@ fn its_client_chooses_what_carries_data() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("udt driver not whitelisted"), "{text}");
     works("globus-url-copy", "phoebus serve", "certificate", "udt stack");
+}
+
+/// A client that agrees with the server, and somebody on the path who puts lines of his own before and behind the last token.
+struct Agreeing {
+    stream: TcpStream,
+    replies: Replies,
+    login: ClientLogin,
+    line: String,
+}
+
+impl Agreeing {
+    fn begin(lab: &Lab, serve: &Serve) -> Self {
+        let provider = provider();
+        let credential = files::credential(&lab.path("proxy"), &provider).unwrap();
+        let loaded = directory::load(&lab.path("certs"), MissingPolicy::Refuse).unwrap();
+        let endpoint = Endpoint { credential, trust: Arc::new(loaded.strict().unwrap()), provider };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+        let begun = ClientLogin::begin(&endpoint, Expect::Host("localhost".into()), Delegation::None, now);
+        let (login, line) = begun.unwrap();
+        let stream = TcpStream::connect(("127.0.0.1", serve.port())).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut agreeing = Self { stream, replies: Replies::new(), login, line };
+        assert_eq!(agreeing.reply().0, 220);
+        agreeing
+    }
+
+    fn reply(&mut self) -> (u16, String) {
+        loop {
+            if let Some(reply) = self.replies.take().unwrap() {
+                return (reply.code, reply.text());
+            }
+            let mut room = [0; 65536];
+            let len = self.stream.read(&mut room).unwrap();
+            assert!(len > 0, "the server has gone");
+            self.replies.push(&room[..len]);
+        }
+    }
+
+    /// Sends the next line, with `behind` behind it, and takes its answer; whether there is another line to be sent.
+    fn step(&mut self, behind: &str) -> bool {
+        let line = format!("{}\r\n{behind}", self.line);
+        self.stream.write_all(line.as_bytes()).unwrap();
+        let (code, text) = self.reply();
+        match self.login.reply(code, &text).unwrap() {
+            Next::Send(next) => {
+                self.line = next;
+                true
+            }
+            Next::Done => false,
+        }
+    }
+
+    /// All that the server says up to its end.
+    fn rest(mut self) -> String {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+        let mut said = Vec::new();
+        // A server that closes on what it does not read resets.
+        let _ = self.stream.read_to_end(&mut said);
+        let mut said = String::from_utf8_lossy(&said).into_owned();
+        while let Ok(Some(reply)) = self.replies.take() {
+            said = format!("{reply}\n{said}");
+        }
+        said
+    }
+}
+
+#[test]
+fn what_came_in_clear_before_the_last_token_is_not_carried_out_after_it() {
+    let lab = Lab::new();
+    let serve = Serve::to_grid_with(&lab, |config| {
+        let root = config.users[0].root.clone();
+        // Whose password takes a while to be looked at.
+        let password = Some(hash_password(b"secret").unwrap());
+        let (read_only, third_party) = (false, false);
+        let boss = User {
+            name: "boss".into(),
+            password,
+            root,
+            read_only,
+            quota: Quota::default(),
+            account: None,
+            third_party,
+        };
+        config.users.push(boss);
+    });
+    let mut first = Agreeing::begin(&lab, &serve);
+    let mut lines = 1;
+    while first.step("") {
+        lines += 1;
+    }
+    assert!(lines > 2, "{lines}");
+    let stolen = "USER :globus-mapping:\r\nPASS -\r\nMKD stolen\r\nPWD\r\n";
+    for pause in [0, 5, 20, 50, 100] {
+        let mut client = Agreeing::begin(&lab, &serve);
+        for _ in 1..lines {
+            assert!(client.step(""));
+        }
+        // The server looks at the password while the token comes, and then more.
+        client.stream.write_all(b"USER boss\r\nPASS wrong\r\n").unwrap();
+        std::thread::sleep(Duration::from_millis(pause));
+        client.stream.write_all(format!("{}\r\n{stolen}", client.line).as_bytes()).unwrap();
+        let said = client.rest();
+        assert!(said.contains("235 ") && (said.contains("\n533 ") || said.contains("\n632 ")), "{said}");
+        assert!(!said.contains("\n230 ") && !said.contains("\n257 ") && !said.starts_with("230 "), "{said}");
+    }
+    // Behind the last token without a pause.
+    let mut client = Agreeing::begin(&lab, &serve);
+    for _ in 1..lines {
+        assert!(client.step(""));
+    }
+    assert!(!client.step(stolen));
+    let said = client.rest();
+    assert!(!said.contains("230 ") && !said.contains("257 "), "{said}");
+    assert!(!serve.path("stolen").exists());
 }
