@@ -18,5 +18,6 @@
 pub mod client;
 pub mod control;
 pub mod data;
+mod room;
 pub mod server;
 mod tls;

@@ -2,6 +2,7 @@
 //!
 //! The end of what the other side sends is its close_notify. A connection that ends without one was cut, by whomever.
 
+use crate::room::room;
 use phoebus_net::Stream;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
@@ -60,12 +61,12 @@ impl Tls {
     async fn agreed(mut self, stream: &Stream, patience: Duration) -> io::Result<Self> {
         let agree = async {
             while self.0.is_handshaking() {
-                self.flush(stream).await?;
+                self.flush(stream, patience).await?;
                 if self.0.is_handshaking() && self.more(stream).await? == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
             }
-            self.flush(stream).await
+            self.flush(stream, patience).await
         };
         timeout(patience, agree).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         Ok(self)
@@ -95,14 +96,14 @@ impl Tls {
         }
     }
 
-    /// Writes all of `bytes`, unless the other end takes nothing for as long as `stall`.
+    /// Writes all of `bytes`, unless the other end takes none of it for as long as `stall`.
     pub(crate) async fn write(&mut self, stream: &Stream, bytes: &[u8], stall: Duration) -> io::Result<()> {
         for batch in bytes.chunks(BATCH) {
             let mut left = batch;
             while !left.is_empty() {
                 let n = self.0.writer().write(left)?;
                 left = &left[n..];
-                timeout(stall, self.flush(stream)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+                self.flush(stream, stall).await?;
             }
         }
         Ok(())
@@ -111,7 +112,7 @@ impl Tls {
     /// Says that nothing more comes from this end.
     pub(crate) async fn close(&mut self, stream: &Stream, stall: Duration) -> io::Result<()> {
         self.0.send_close_notify();
-        timeout(stall, self.flush(stream)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+        self.flush(stream, stall).await
     }
 
     /// As the client, takes what the server says up to its end, when nothing more goes there: its tickets come while this end
@@ -132,10 +133,10 @@ impl Tls {
         }
     }
 
-    async fn flush(&mut self, stream: &Stream) -> io::Result<()> {
+    async fn flush(&mut self, stream: &Stream, stall: Duration) -> io::Result<()> {
         while self.0.wants_write() {
             match self.0.write_tls(&mut Wire(stream)) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.writable().await?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => room(stream, stall).await?,
                 Err(error) => return Err(error),
                 Ok(_) => {}
             }

@@ -1,14 +1,17 @@
-//! What users may have, and whose their files are: quotas, and accounts of the system where the server is root.
+//! What users may have, whose their files are, and how long they are waited for: quotas, accounts of the system where the server is root,
+//! and `data.stall`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 
 use phoebus_gridftp::server::Quota;
-use phoebus_proto::units::ByteSize;
+use phoebus_gridftp::server::config::Tls;
+use phoebus_proto::units::{ByteSize, Span};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::Command;
+use std::time::Duration;
 use support::{Serve, bytes, ok, python, run};
 
 #[test]
@@ -99,4 +102,57 @@ out = io.BytesIO(); f.retrbinary('RETR d/x', out.write); assert out.getvalue() =
     }
     assert_eq!(fs::read(serve.path("roots")).unwrap(), b"x");
     assert_eq!(serve.hidden(), Vec::<String>::new());
+}
+
+#[test]
+fn who_takes_it_slowly_gets_all_and_who_takes_nothing_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = "openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 30 -subj /CN=localhost -keyout key -out cert 2>&1; chmod 600 key";
+    ok(&run(Command::new("sh").args(["-eu", "-c", certificate]).current_dir(dir.path())));
+    let serve = Serve::with(|config| {
+        config.data.stall = Span(Duration::from_secs(5));
+        config.tls = Some(Tls { certificate: dir.path().join("cert"), key: dir.path().join("key"), required: false });
+    });
+    let content = bytes(16 << 20);
+    fs::write(serve.path("data"), &content).unwrap();
+    fs::write(serve.local().join("data"), &content).unwrap();
+    let script = r#"
+import ssl, threading
+data = open(os.path.join(dir, 'data'), 'rb').read()
+context = ssl.create_default_context(); context.check_hostname = False; context.verify_mode = ssl.CERT_NONE
+def under_tls(): f = ftplib.FTP_TLS(context=context, timeout=60); f.connect(host, port); f.login(); f.prot_p(); return f
+def slow(s, what):
+    # Far less than the kernel's buffers have room for, and for longer than the time-out.
+    got, until = b'', time.monotonic() + 11
+    while time.monotonic() < until: got += what(s, 16384); time.sleep(0.2)
+    while True:
+        more = what(s, 1 << 20)
+        if not more: return got
+        got += more
+def narrow(f):
+    # The room for what comes is told before the connection is made.
+    at = ftplib.parse227(f.sendcmd('PASV')); s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768); s.settimeout(60); s.connect(('127.0.0.1', at[1]))
+    return s
+def one(f, tls, dead):
+    f.sendcmd('TYPE I'); s = narrow(f); f.putcmd('RETR data'); r = answer(f); assert r.startswith('150'), r
+    if tls: s = context.wrap_socket(s, server_hostname='localhost')
+    if dead: r = answer(f); assert r.startswith('426'), r; return
+    got = slow(s, lambda s, n: s.recv(n)); s.close(); r = answer(f); assert r.startswith('226') and got == data, (r, len(got))
+def blocks(f):
+    # Over extended blocks, read as they come.
+    f.sendcmd('TYPE I'); f.sendcmd('MODE E'); l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768); l.bind(('127.0.0.1', 0)); l.listen(); l.settimeout(60)
+    f.voidcmd('PORT 127,0,0,1,%d,%d' % divmod(l.getsockname()[1], 256)); f.putcmd('RETR data'); r = answer(f); assert r.startswith('150'), r
+    s = l.accept()[0]; s.settimeout(60); wanted = [len(data) + 17 * ((len(data) >> 20) + 1)]
+    def what(s, n):
+        if wanted[0] == 0: return b''
+        b = s.recv(min(n, wanted[0])); wanted[0] -= len(b); return b
+    got = slow(s, what); r = answer(f); assert r.startswith('226') and len(got) == len(data) + 17 * ((len(data) >> 20) + 1), (r, len(got))
+failed = []
+def guarded(act, *arguments):
+    try: act(*arguments)
+    except BaseException as e: failed.append((act, arguments, repr(e)))
+all = [(one, login(), False, False), (one, login(), False, True), (one, under_tls(), True, False), (one, under_tls(), True, True), (blocks, login())]
+threads = [threading.Thread(target=guarded, args=a) for a in all]; [t.start() for t in threads]; [t.join() for t in threads]; assert not failed, failed
+"#;
+    ok(&python(&serve, script));
 }

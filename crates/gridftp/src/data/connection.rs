@@ -3,6 +3,7 @@
 use super::error::Error;
 use super::guard::{Guard, Shield};
 use super::settings::Losses;
+use crate::room::room;
 use phoebus_net::Stream;
 use phoebus_net::bulk::Bulk;
 use std::io;
@@ -84,9 +85,12 @@ impl Connection {
         Ok(Loose { bulk: stream.into_bulk()?, shield, to, doubtful })
     }
 
-    /// Waits until there is room for something to be written; cancel safe.
-    pub(super) async fn writable(&self) -> io::Result<()> {
-        self.stream.writable().await
+    /// Waits until there is room for something to be written, as long as the other end takes more within each `stall`; cancel safe.
+    pub(super) async fn room(&self, stall: Duration) -> Result<(), Error> {
+        room(&self.stream, stall).await.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => Error::Stalled(stall),
+            _ => error.into(),
+        })
     }
 
     /// Reads what is there, or waits for it; 0 at the end, which may be [doubtful](Self::is_doubtful). Cancel safe.
@@ -195,9 +199,7 @@ impl Connection {
         while !bytes.is_empty() {
             match self.stream.try_write(bytes, more) {
                 Ok(n) => bytes = &bytes[n..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    timeout(stall, self.stream.writable()).await.map_err(|_| Error::Stalled(stall))??;
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room(stall).await?,
                 Err(error) => return Err(error.into()),
             }
         }

@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 /// How much of a device is read at once: few system calls, and little enough to be in a processor's cache when it is sent.
 const READ: usize = 256 << 10;
@@ -168,7 +167,7 @@ async fn lend(
             Why::Over => {}
             Why::Waits => {
                 let connection = loose.settle()?;
-                timeout(stall, connection.writable()).await.map_err(|_| Error::Stalled(stall))??;
+                connection.room(stall).await?;
                 loose = connection.loosen()?;
             }
             Why::Starved => return Ok((loose.settle()?, outgoing, false)),
