@@ -5,9 +5,11 @@
 mod support;
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::PATIENCE;
+use support::grid::lab::Lab;
 use support::serve::{Serve, bytes, run, with_input};
 
 /// Runs a script with a server's address as `HOST` and `PORT`, and a directory of its own as `DIR`.
@@ -51,6 +53,32 @@ except ftplib.error_perm as e: assert str(e).startswith('530'), e
 }
 
 #[test]
+fn what_is_changed_is_in_the_log_and_no_name_is_more_than_a_name() {
+    let serve = Serve::writable();
+    let script = r#"
+f = login(); f.encoding = 'latin-1'
+f.storbinary('STOR a"b', io.BytesIO(b'x')); f.mkd('d'); f.rename('a"b', 'd/c e\\x'); f.sendcmd('SITE CHMOD 600 d/c e\\x'); f.delete('d/c e\\x'); f.rmd('d')
+try: f.rmd('gone" user="root'); raise SystemExit('it was there')
+except ftplib.error_perm: pass
+"#;
+    ok(&python(&serve, script));
+    let log = serve.log();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("changed")).collect();
+    for (line, says) in lines.iter().zip([
+        "make directory \"/d\"",
+        "rename \"/a\\\"b\" to \"/d/c e",
+        "set attributes of \"/d/c e",
+        "remove \"/d/c e",
+        "remove directory \"/d\"",
+        "remove directory \"/gone\\\" user=\\\"root\"",
+    ]) {
+        assert!(line.contains(says) && line.contains("user=\"anonymous\""), "{says}: {line}");
+    }
+    assert!(lines.len() == 6 && lines[5].contains("not changed"), "{log}");
+    assert!(log.contains("store \"/a\\\"b\""), "{log}");
+}
+
+#[test]
 fn a_server_that_is_told_to_end_lets_transfers_finish() {
     let serve = Serve::writable();
     let script = r#"
@@ -85,9 +113,61 @@ for code in '426', '421':
 
 #[test]
 fn the_example_can_be_used_and_what_cannot_is_named() {
-    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/serve-dtn.toml");
     let serve = |arguments: &[&str]| run(Command::new(env!("CARGO_BIN_EXE_phoebus")).arg("serve").args(arguments));
-    assert!(ok(&serve(&["--config", example, "--check"])).contains("valid"));
+    // The example, with what it names in a directory of the test's.
+    let lab = Lab::new();
+    let at = |name: &str| lab.path(name).display().to_string();
+    let mut example =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/serve-dtn.toml")).unwrap();
+    for (theirs, own) in [
+        ("/etc/grid-security/hostcert.pem", "host.pem"),
+        ("/etc/grid-security/hostkey.pem", "host.key"),
+        ("/etc/grid-security/certificates", "certs"),
+        ("/etc/grid-security/grid-mapfile", "grid-mapfile"),
+        ("/etc/phoebus/serve.pem", "host.pem"),
+        ("/etc/phoebus/serve.key", "serve.key"),
+        ("/etc/phoebus/stripes.secret", "stripes.secret"),
+        ("/srv/public", "public"),
+        ("/srv/home/jane", "jane"),
+    ] {
+        assert!(example.contains(theirs), "{theirs}");
+        example = example.replace(theirs, &at(own));
+    }
+    let example = example.replace("# [stripes]", "[stripes]").replace("# secret", "secret");
+    assert!(example.contains("\nsecret = "), "{example}");
+    let config = at("serve.toml");
+    fs::write(&config, &example).unwrap();
+    for name in ["public", "jane"] {
+        fs::create_dir(lab.path(name)).unwrap();
+    }
+    fs::copy(lab.path("host.key"), lab.path("serve.key")).unwrap();
+    fs::write(lab.path("stripes.secret"), "s".repeat(64)).unwrap();
+    let mode = |name: &str, mode| fs::set_permissions(lab.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    mode("stripes.secret", 0o600);
+    let check = || serve(&["--config", &config, "--check"]);
+    assert!(ok(&check()).contains("valid"));
+    let fails = |says: &[&str]| {
+        let output = check();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && says.iter().all(|says| text.contains(says)), "{says:?}: {text}");
+    };
+    for (name, says) in [("serve.key", "[tls]"), ("host.key", "[gsi]"), ("stripes.secret", "stripes.secret")] {
+        mode(name, 0o644);
+        fails(&[says, name]);
+        mode(name, 0o600);
+    }
+    fs::remove_dir(lab.path("jane")).unwrap();
+    fails(&["the root of jane", "does not exist"]);
+    fs::write(lab.path("jane"), "no directory").unwrap();
+    fails(&["the root of jane"]);
+    fs::remove_file(lab.path("jane")).unwrap();
+    fs::create_dir(lab.path("jane")).unwrap();
+    // Whom the system does not let in there.
+    fs::write(&config, example.replace("# account = \"jane\"", "account = \"daemon\"")).unwrap();
+    mode("jane", 0o700);
+    fails(&["the root of jane", "ermission"]);
+    fs::write(&config, example.replace("[data]", "[data]\nstall = \"0s\"")).unwrap();
+    fails(&["data.stall"]);
     for (arguments, says) in [
         (&["--check"][..], "--root DIR with --anonymous"),
         (&["--root", "/gone", "--anonymous"], "/gone does not exist"),

@@ -24,6 +24,7 @@ mod connection;
 mod count;
 mod drivers;
 mod hex;
+mod made;
 mod moving;
 mod quota;
 mod serve;

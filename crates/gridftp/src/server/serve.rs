@@ -1,32 +1,22 @@
 //! Accepts clients, as many as may be, until told to end.
 
-use super::config::{Config, ConfigError, Gsi, Tls as TlsFiles, Trusted};
+use super::config::{Config, ConfigError, Trusted};
 use super::connection::Connection;
 use super::count::{Counts, network};
 use super::drivers::{Drivers, Gateways};
-use super::session::protect::Own;
-use super::session::{Rules, Shown};
+use super::made::Made;
+use super::session::Rules;
 use super::stripes::Nodes;
-use super::stripes::proof::Secret;
 use super::users::Users;
 use crate::control::Link;
 use crate::data::Carriers;
 use phoebus_files::key::Key;
-use phoebus_gsi::context::Endpoint;
-use phoebus_gsi::credential::provider;
-use phoebus_gsi::files;
-use phoebus_gsi::trust::{MissingPolicy, directory};
 use phoebus_net::tcp::{self, Listener};
 use phoebus_net::{Profile, Stream};
 use phoebus_proto::gridftp::reply::Reply;
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -101,9 +91,7 @@ impl Server {
     /// # Errors
     /// [`StartError`].
     pub fn start_with(config: Config, gateways: Option<Arc<dyn Gateways>>) -> Result<Self, StartError> {
-        config.check()?;
-        let drivers = Arc::new(Drivers::new(&config.data, gateways)?);
-        let users = Users::new(&config)?;
+        let made = Made::of(&config, gateways)?;
         let mut listeners = Vec::new();
         for &addr in &config.listen {
             let listener = tcp::listen(addr, &Profile::default())?;
@@ -111,7 +99,7 @@ impl Server {
             listeners.push((listener, bound));
         }
         let name = config.name.clone().unwrap_or_else(host_name);
-        let secret = config.stripes.secret.as_deref().map(Secret::read).transpose()?.map(Arc::new);
+        let secret = made.secret;
         let nodes = match &secret {
             Some(secret) if !config.data_node => config.stripes.at()?.map(|at| Nodes { at, secret: secret.clone() }),
             _ => None,
@@ -122,12 +110,12 @@ impl Server {
             greeting: format!("{name} Phoebus GridFTP Server {} ready.", env!("CARGO_PKG_VERSION")),
             attempts: config.limits.attempts,
             streams: config.data.streams,
-            drivers: drivers.clone(),
+            drivers: made.drivers.clone(),
             buffer: config.data.buffer.0,
-            gsi: config.gsi.as_ref().map(own).transpose()?,
+            gsi: made.gsi,
             #[cfg(feature = "kerberos")]
-            kerberos: config.kerberos.as_ref().map(tickets).transpose()?,
-            tls: config.tls.as_ref().map(tls).transpose()?,
+            kerberos: made.kerberos,
+            tls: made.tls,
             clear_passwords: config.tls.as_ref().is_none_or(|tls| !tls.required),
             home: config.trusted.as_ref().map_or(Key::ROOT, home),
         };
@@ -135,8 +123,8 @@ impl Server {
         let shared = Shared {
             carriers: Carriers::new(config.data.threads, config.data.turn.0),
             config,
-            users,
-            drivers,
+            users: made.users,
+            drivers: made.drivers,
             nodes,
             users_now: Counts::default(),
             addresses: Counts::default(),
@@ -145,13 +133,13 @@ impl Server {
         Ok(Self { shared: Arc::new(shared), listeners, rules: Arc::new(rules) })
     }
 
-    /// Looks for what would keep a server from being started with it, but for what only opening files can tell.
+    /// Looks for what would keep a server from being started with it, or its users from their files: opens all that it names, and listens
+    /// nowhere. Called within a runtime.
     ///
     /// # Errors
     /// [`ConfigError`], naming the setting.
-    pub fn check(config: &Config, gateways: Option<Arc<dyn Gateways>>) -> Result<(), ConfigError> {
-        config.check()?;
-        Drivers::new(&config.data, gateways).map(drop)
+    pub async fn check(config: &Config, gateways: Option<Arc<dyn Gateways>>) -> Result<(), ConfigError> {
+        Made::of(config, gateways)?.users.look().await
     }
 
     /// Where it listens, with the ports that the kernel chose for 0.
@@ -217,45 +205,6 @@ impl Server {
         let _ = tokio::time::timeout(PUT_AWAY, stopped).await;
         unfinished
     }
-}
-
-/// Who the server is, and whom it believes. A file of the authorities that cannot be used may be a revocation list, without
-/// which nobody is believed.
-fn own(gsi: &Gsi) -> Result<Own, ConfigError> {
-    let value = |error: &dyn std::fmt::Display| ConfigError::Value(format!("[gsi]: {error}"));
-    let provider = provider();
-    let credential = files::credential_of_two(&gsi.certificate, &gsi.key, &provider).map_err(|error| value(&error))?;
-    // Authorities without a signing policy may name nobody, as in GCT.
-    let loaded = directory::load(&gsi.authorities, MissingPolicy::Refuse).and_then(directory::Loaded::strict);
-    let trust = Arc::new(loaded.map_err(|error| value(&error))?);
-    Ok(Own(Endpoint { credential, trust, provider }))
-}
-
-/// Whose tickets are taken.
-#[cfg(feature = "kerberos")]
-fn tickets(kerberos: &super::config::Kerberos) -> Result<phoebus_krb5::Acceptor, ConfigError> {
-    let acceptor = phoebus_krb5::Acceptor::of_keytab(&kerberos.keytab);
-    acceptor.map_err(|error| ConfigError::Value(format!("kerberos.keytab: {}: {error}", kerberos.keytab.display())))
-}
-
-/// What the server shows under TLS.
-fn tls(tls: &TlsFiles) -> Result<Shown, ConfigError> {
-    let value = |error: &dyn std::fmt::Display| ConfigError::Value(format!("[tls]: {error}"));
-    let named = |path: &Path, error: &dyn std::fmt::Display| value(&format!("{}: {error}", path.display()));
-    let mode = std::fs::metadata(&tls.key).map_err(|error| named(&tls.key, &error))?.permissions().mode();
-    if mode & 0o077 != 0 {
-        return Err(named(&tls.key, &"holds a private key, but others can read it; chmod 600 it"));
-    }
-    let certificates =
-        CertificateDer::pem_file_iter(&tls.certificate).and_then(|all| all.collect::<Result<Vec<_>, _>>());
-    let certificates = certificates.map_err(|error| named(&tls.certificate, &error))?;
-    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| named(&tls.key, &error))?;
-    let config = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| value(&error))?.with_no_client_auth().with_single_cert(certificates, key);
-    let control = config.map_err(|error| value(&error))?;
-    let mut data = control.clone();
-    data.send_tls13_tickets = 0;
-    Ok(Shown { control: Arc::new(control), data: Arc::new(data) })
 }
 
 /// Where one is to begin with of whom all is known.

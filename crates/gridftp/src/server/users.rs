@@ -5,6 +5,7 @@ use super::hex::{hex, unhex};
 use super::quota::{Limited, Quota};
 use super::session::task::{Account, Identity as Proved};
 use phoebus_files::Links;
+use phoebus_files::key::Key;
 use phoebus_files::local::{Identity, Local};
 use phoebus_files::store::Store;
 use phoebus_gsi::gridmap::GridMap;
@@ -134,6 +135,21 @@ impl Users {
 }
 
 impl Users {
+    /// Looks whether each can see what is in his directory, as whoever he is to the system.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`], naming him.
+    pub(super) async fn look(&self) -> Result<(), ConfigError> {
+        let all = self.anonymous.iter().chain(&self.trusted).chain(self.named.values().map(|(_, served)| served));
+        for served in all {
+            let seen = async { served.store.list(&Key::ROOT).await?.more().await };
+            if let Err(error) = seen.await {
+                return Err(ConfigError::Value(format!("the root of {}: {error}", served.account.name)));
+            }
+        }
+        Ok(())
+    }
+
     /// Who `user` is, for whom a front end speaks.
     pub(super) fn vouched(&self, user: &str) -> Option<Served> {
         let anonymous = self.anonymous.as_ref().filter(|_| is_anonymous(user));

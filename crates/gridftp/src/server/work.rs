@@ -132,12 +132,28 @@ impl Worker {
             }
             Task::Enter(key) => self.enter(key).await,
             Task::Find(key) => self.find(key).await,
-            Task::File(task) => tokio::select! {
-                done = self.file(task) => done.map(Outcome::Answer),
-                () = tell.stopped(), if stoppable => Err(Failure::Stopped),
-            },
+            Task::File(task) => {
+                let change = change(&task);
+                let done = tokio::select! {
+                    done = self.file(task) => done,
+                    () = tell.stopped(), if stoppable => Err(Failure::Stopped),
+                };
+                if let Some(what) = change {
+                    self.noted(&what, done.as_ref().map_err(Failure::reply));
+                }
+                done.map(Outcome::Answer)
+            }
         };
         done.unwrap_or_else(|failure| Outcome::Answer(failure.reply()))
+    }
+
+    /// Has the log know of what was changed, or was not.
+    fn noted(&self, what: &str, done: Result<&Reply, Reply>) {
+        let (peer, user) = (self.peer, self.served.as_ref().map_or("", |served| served.account.name.as_str()));
+        match done {
+            Ok(_) => tracing::info!(%peer, user, %what, "changed"),
+            Err(reply) => tracing::info!(%peer, user, %what, code = reply.code, why = reply.text(), "not changed"),
+        }
     }
 
     pub(super) fn store(&self) -> Result<Arc<dyn Store>, Failure> {
@@ -242,6 +258,23 @@ impl Worker {
     }
 }
 
+/// What a task changes, as the log says it; none, if it only looks.
+fn change(task: &FileTask) -> Option<String> {
+    Some(match task {
+        FileTask::MakeDir(key) => format!("make directory {}", quoted(key)),
+        FileTask::RemoveDir(key) => format!("remove directory {}", quoted(key)),
+        FileTask::Remove(key) => format!("remove {}", quoted(key)),
+        FileTask::Rename(from, to) => format!("rename {} to {}", quoted(from), quoted(to)),
+        FileTask::Set { key, .. } => format!("set attributes of {}", quoted(key)),
+        _ => return None,
+    })
+}
+
+/// A path as the log has it: no name can be taken for more than a name, or for another line.
+pub(super) fn quoted(key: &Key) -> String {
+    format!("\"/{}\"", key.to_string().replace('"', "\\\""))
+}
+
 /// A listing as an answer.
 async fn listing(store: Arc<dyn Store>, key: Key, format: Format, code: u16) -> Result<Reply, Failure> {
     let mut listed = lines(store, key, format).await?;
@@ -277,4 +310,19 @@ pub(super) fn perf(bytes: u64) -> Reply {
 /// A range marker.
 pub(super) fn ranges(ranges: &Ranges) -> Reply {
     Reply::new(111, print_ranges(ranges))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_names_in_the_log() {
+        let key = |text: &str| Key::parse(text).unwrap();
+        assert_eq!(quoted(&key("a b/c")), "\"/a b/c\"");
+        assert_eq!(quoted(&key("x\" bytes=5\n\\")), "\"/x\\\" bytes=5\\u{a}\\\\\"");
+        let renamed = change(&FileTask::Rename(key("a"), key("b"))).unwrap();
+        assert_eq!(renamed, "rename \"/a\" to \"/b\"");
+        assert!(change(&FileTask::Modified(key("a"))).is_none());
+    }
 }

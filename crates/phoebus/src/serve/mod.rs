@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// Move data for a front end, which proves to have the secret of `[stripes]`, and serve nobody else
     #[arg(long, requires = "config")]
     data_node: bool,
-    /// Only check the configuration
+    /// Only check the configuration: whether all that it names is there and can be used, and nobody else can read secrets
     #[arg(long)]
     check: bool,
     /// Write the log as JSON, one object a line
@@ -104,7 +104,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     }
     config.data_node = args.data_node;
     if args.check {
-        Server::check(&config, Some(Arc::new(Through))).map_err(Exit::usage)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("cannot start the server's threads")?;
+        runtime.block_on(Server::check(&config, Some(Arc::new(Through)))).map_err(Exit::usage)?;
         writeln!(std::io::stdout(), "this is a valid configuration")?;
         return Ok(ExitCode::SUCCESS);
     }

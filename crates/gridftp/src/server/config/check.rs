@@ -32,6 +32,19 @@ impl Config {
         if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&self.data.turn.0) {
             return value("data.turn: 1ms to 1s were expected");
         }
+        for (name, span) in [
+            ("data.stall", self.data.stall),
+            ("data.patience", self.data.patience),
+            ("data.markers", self.data.markers),
+            ("limits.login", self.limits.login),
+            ("limits.idle", self.limits.idle),
+        ] {
+            if span.0 < Duration::from_millis(1) {
+                return Err(ConfigError::Value(format!(
+                    "{name}: at least 1ms was expected: nothing would ever be in time"
+                )));
+            }
+        }
         if !((4 << 10)..=(64 << 20)).contains(&self.data.block.0) {
             return value("data.block: 4KiB to 64MiB were expected");
         }
@@ -94,6 +107,9 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\n[data]\nstreams = 0", "data.streams"),
             ("[anonymous]\nroot = \"/\"\n[data]\nthreads = 0", "data.threads"),
             ("[anonymous]\nroot = \"/\"\n[data]\nturn = \"2s\"", "data.turn"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nstall = \"0s\"", "data.stall"),
+            ("[anonymous]\nroot = \"/\"\n[data]\nmarkers = \"0s\"", "data.markers"),
+            ("[anonymous]\nroot = \"/\"\n[limits]\nidle = \"0s\"", "limits.idle"),
             ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),
             ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi] or [kerberos]"),
             ("[gsi]\n[anonymous]\nroot = \"/\"", "[gsi]: at least one"),

@@ -16,7 +16,7 @@ pub(super) use listing::{facts_line, lines};
 
 use super::answer::Failure;
 use super::session::task::{Aim, Transfer, What};
-use super::work::{Tell, Worker};
+use super::work::{Tell, Worker, quoted};
 use crate::data::{Channel, Guard, Mode, Peers, Settings};
 use phoebus_files::block::Pool;
 use phoebus_net::{Buffer, Profile};
@@ -63,7 +63,8 @@ impl Worker {
             }
             Err(failure) => {
                 let reply = failure.reply();
-                tracing::info!(peer = %self.peer, user = transfer.user, what = %transfer.what, seconds, %reply, "not transferred");
+                let (code, why) = (reply.code, reply.text());
+                tracing::info!(peer = %self.peer, user = transfer.user, what = %transfer.what, seconds, code, why, "not transferred");
                 reply
             }
         }
@@ -156,19 +157,19 @@ impl Worker {
 impl std::fmt::Display for What {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Send { key, part: None, .. } => write!(f, "retrieve /{key}"),
+            Self::Send { key, part: None, .. } => write!(f, "retrieve {}", quoted(key)),
             Self::Send { key, part: Some((offset, length)), stripe: None } => {
-                write!(f, "retrieve {length} bytes at {offset} of /{key}")
+                write!(f, "retrieve {length} bytes at {offset} of {}", quoted(key))
             }
             Self::Send { key, part: Some((offset, length)), stripe: Some(stripe) } => {
                 let (index, count) = (stripe.index, stripe.count);
-                write!(f, "retrieve stripe {index} of {count} of {length} bytes at {offset} of /{key}")
+                write!(f, "retrieve stripe {index} of {count} of {length} bytes at {offset} of {}", quoted(key))
             }
-            Self::Stripe { key, .. } => write!(f, "store a stripe in /{key}"),
-            Self::Receive { key } => write!(f, "store /{key}"),
-            Self::Append { key } => write!(f, "append to /{key}"),
-            Self::Adjust { key, offset } => write!(f, "store from {offset} in /{key}"),
-            Self::List { key, .. } => write!(f, "list /{key}"),
+            Self::Stripe { key, .. } => write!(f, "store a stripe in {}", quoted(key)),
+            Self::Receive { key } => write!(f, "store {}", quoted(key)),
+            Self::Append { key } => write!(f, "append to {}", quoted(key)),
+            Self::Adjust { key, offset } => write!(f, "store from {offset} in {}", quoted(key)),
+            Self::List { key, .. } => write!(f, "list {}", quoted(key)),
         }
     }
 }
