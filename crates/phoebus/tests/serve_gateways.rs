@@ -123,7 +123,9 @@ aim(); begin(f, 'RETR x'); s = listener.accept()[0]; assert whole(s) == content;
 "#;
     ok(&python(&serve, &gateway, script));
     assert!(fs::read(serve.path("y")).unwrap() == content && !serve.path("z").exists());
-    assert_eq!(serve.log().matches("a data connection goes through gateways").count(), 7, "{}", serve.log());
+    // The one whose gateway dies may not have been reported by then.
+    let through = serve.log().matches("a data connection goes through gateways").count();
+    assert!((6..=7).contains(&through), "{}", serve.log());
     assert_eq!(serve.hidden(), Vec::<String>::new());
 }
 

@@ -26,7 +26,7 @@ const LATE: Duration = Duration::from_secs(5);
 /// Receives over connections that come, or over as many as the settings say that this end makes.
 pub(super) async fn receive(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result<(), Error> {
     let mut readers = JoinSet::new();
-    let mut read_from = |readers: &mut JoinSet<_>, connection| {
+    let read_from = |readers: &mut JoinSet<_>, connection| {
         readers.spawn(read(connection, intake.clone(), blocks.clone(), inner.settings.stall));
     };
     let mut over = false;

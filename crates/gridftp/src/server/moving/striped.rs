@@ -63,9 +63,9 @@ impl Worker {
         loop {
             let said = tokio::select! {
                 said = work.next() => said,
-                () = tell.stopped() => return Err(Failure::Stopped),
+                () = tell.stopped() => return Err(work.stopped().await),
             };
-            let Some(Said { index, reply }) = said else { break };
+            let Some(Said { index, reply, .. }) = said else { break };
             let reply = reply?;
             if reply.code == 112 && shown {
                 tell.say(perf_of(&reply, index, work.count).1).await;
@@ -139,9 +139,9 @@ impl Worker {
                     }
                     continue;
                 }
-                () = tell.stopped() => return Err(Failure::Stopped),
+                () = tell.stopped() => return Err(work.stopped().await),
             };
-            let Some(Said { index, reply }) = said else { break };
+            let Some(Said { index, reply, .. }) = said else { break };
             let reply = reply?;
             match reply.code {
                 111 => {

@@ -29,6 +29,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+/// How long it is looked for whether a node has died, once a client gives a transfer up.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// The nodes of a front end.
 #[derive(Debug)]
 pub(super) struct Nodes {
@@ -51,6 +54,8 @@ pub(super) struct Stripes {
 pub(super) struct Said {
     pub(super) index: usize,
     pub(super) reply: Result<Reply, Failure>,
+    /// Whether it says nothing any more.
+    lost: bool,
 }
 
 /// Nodes at work. Dropped, they give it up.
@@ -192,11 +197,12 @@ impl Stripes {
                     let reply = timeout(stall, node.next()).await;
                     let reply =
                         reply.unwrap_or_else(|_| Err(node.no(&format!("it said nothing for {} s", stall.as_secs()))));
+                    let lost = reply.is_err();
                     let reply =
                         reply.and_then(|reply| if reply.code >= 400 { Err(node.refused(&reply)) } else { Ok(reply) });
                     let ended = reply.as_ref().map_or(true, |reply| !reply.is_preliminary());
                     // Whoever has gone does not want to know.
-                    let gone = sender.send(Said { index, reply }).await.is_err();
+                    let gone = sender.send(Said { index, reply, lost }).await.is_err();
                     if ended || gone {
                         return (index, node);
                     }
@@ -211,6 +217,20 @@ impl Work {
     /// What one of them says next, and none when all are done. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Said> {
         self.said.recv().await
+    }
+
+    /// Why it is given up now that the client wants that: it may have heard of a node's death sooner than this end did.
+    pub(super) async fn stopped(&mut self) -> Failure {
+        let lost = async {
+            loop {
+                match self.next().await {
+                    Some(Said { reply: Err(failure), lost: true, .. }) => return failure,
+                    Some(_) => {}
+                    None => return Failure::Stopped,
+                }
+            }
+        };
+        timeout(LAST_WORDS, lost).await.unwrap_or(Failure::Stopped)
     }
 
     /// The nodes, which are done, for another transfer.
