@@ -142,11 +142,16 @@ def blocks(f):
     # Over extended blocks, read as they come.
     f.sendcmd('TYPE I'); f.sendcmd('MODE E'); l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768); l.bind(('127.0.0.1', 0)); l.listen(); l.settimeout(60)
     f.voidcmd('PORT 127,0,0,1,%d,%d' % divmod(l.getsockname()[1], 256)); f.putcmd('RETR data'); r = answer(f); assert r.startswith('150'), r
-    s = l.accept()[0]; s.settimeout(60); wanted = [len(data) + 17 * ((len(data) >> 20) + 1)]
+    s = l.accept()[0]; s.settimeout(60); got, left, ended = {}, [0, 0], [False]
     def what(s, n):
-        if wanted[0] == 0: return b''
-        b = s.recv(min(n, wanted[0])); wanted[0] -= len(b); return b
-    got = slow(s, what); r = answer(f); assert r.startswith('226') and len(got) == len(data) + 17 * ((len(data) >> 20) + 1), (r, len(got))
+        if ended[0]: return b''
+        if left[0] == 0:
+            head = b''
+            while len(head) < 17: more = s.recv(17 - len(head)); assert more, 'cut'; head += more
+            flags, left[0], left[1] = struct.unpack('>BQQ', head); ended[0] = flags & 8 != 0; got[left[1]] = b''
+            return head
+        b = s.recv(min(n, left[0])); assert b, 'cut'; left[0] -= len(b); got[left[1]] += b; return b
+    slow(s, what); r = answer(f); del got[1]; assert r.startswith('226') and b''.join(got[o] for o in sorted(got)) == data, (r, len(got))
 failed = []
 def guarded(act, *arguments):
     try: act(*arguments)
