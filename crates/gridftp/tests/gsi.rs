@@ -13,6 +13,7 @@ use phoebus_gsi::credential::provider;
 use phoebus_gsi::files;
 use phoebus_gsi::trust::{MissingPolicy, directory};
 use phoebus_proto::gridftp::reply::Replies;
+use phoebus_proto::units::Span;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -109,7 +110,9 @@ fn nobody_else_is_let_in() {
 #[test]
 fn data_connections_are_with_whom_the_client_names() {
     let (lab, content) = (Lab::new(), bytes(900_001));
-    let (here, there) = (Serve::to_grid(&lab), Serve::to_grid(&lab));
+    // Whom nobody names may be a stranger, and who is named is waited for.
+    let soon = |config: &mut phoebus_gridftp::server::Config| config.data.patience = Span(Duration::from_secs(10));
+    let (here, there) = (Serve::to_grid_with(&lab, soon), Serve::to_grid_with(&lab, soon));
     let client = here.local().join("dcau");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/dcau.c");
     let libraries = "$(pkg-config --cflags --libs globus-ftp-client globus-common)";

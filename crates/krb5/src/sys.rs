@@ -249,8 +249,10 @@ impl Context {
     /// Takes a token. After an error the context is of no further use.
     pub(super) fn accept(&mut self, credential: &Credential, token: &[u8]) -> Result<Accepted, Failure> {
         let (mut minor, mut client, mut mechanism) = (0, Name(ptr::null_mut()), ptr::null_mut::<Oid>());
-        let (mut token, mut out, mut flags) = (lent(token), Buffer::empty(), 0);
-        // SAFETY: the context is none or the library's; the token is only read; addresses are not bound to it, since translators
+        let mut own = token.to_vec();
+        let mut token = RawBuffer { length: own.len(), value: own.as_mut_ptr().cast() };
+        let (mut out, mut flags) = (Buffer::empty(), 0);
+        // SAFETY: the context is none or the library's; the token is this call's own, and lives until it has ended; addresses are not bound to it, since translators
         // change them; what is given out is taken by those who release it, and the mechanism is the library's own for ever.
         let major = unsafe {
             gss_accept_sec_context(
@@ -293,8 +295,10 @@ impl Context {
     /// What a message says.
     pub(super) fn unwrap(&self, token: &[u8]) -> Result<Unwrapped, Failure> {
         let (mut minor, mut is_private, mut out) = (0, 0, Buffer::empty());
-        let mut token = lent(token);
-        // SAFETY: the context is there; the token is only read; its quality is not asked for.
+        // The library turns the token's parts around where they are.
+        let mut own = token.to_vec();
+        let mut token = RawBuffer { length: own.len(), value: own.as_mut_ptr().cast() };
+        // SAFETY: the context is there; the token is this call's own, and lives until it has ended; its quality is not asked for.
         let major = unsafe { gss_unwrap(&mut minor, self.0, &mut token, &mut out.0, &mut is_private, ptr::null_mut()) };
         check("the message", major, minor)?;
         Ok(Unwrapped { bytes: out.bytes().to_vec(), private: is_private != 0, replayed: major & REPLAYED != 0 })
