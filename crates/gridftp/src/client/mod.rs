@@ -10,8 +10,9 @@
 //! - [`Remote`]: the store. It has as many control connections as it needs, and keeps them for the next that need one.
 //!   `pool` has them and `pipe` those that many files share; `orders` is what goes over them in a line or two.
 //! - `session` is one control connection: lines out, answers in, each within its time. `login` is how it begins.
-//! - `data` says where data connections lead, `retrieve` and `store` carry files, `third` has them carried between servers;
-//!   `listing` is of directories. `marks` is what is remembered of files that were cut.
+//! - `data` says where data connections lead, `retrieve` and `store` carry files (`task` is a command that makes a server send,
+//!   `take` what becomes of what it sends), `third` has them carried between servers; `listing` is of directories. `marks` is what is
+//!   remembered of files that were cut.
 //! - [`Way`]: how connections come about where it is not by TCP directly: through gateways. [`NetStack`]: by what data goes in the
 //!   place of TCP, where the server has it, too.
 //!
@@ -36,6 +37,8 @@ mod retrieve;
 mod session;
 mod stack;
 mod store;
+mod take;
+mod task;
 mod third;
 mod tls;
 mod unix;

@@ -1,7 +1,8 @@
 //! A file of a server, to be read.
 
 use super::remote::Remote;
-use super::retrieve::{Only, Retrieval, Wanted};
+use super::retrieve::{Retrieval, Wanted};
+use super::take::Only;
 use bytes::{Bytes, BytesMut};
 use phoebus_files::Error;
 use phoebus_files::block::Pool;

@@ -3,10 +3,12 @@
 //! A retrieval is a flow of its own task. It gives its end only once all bytes have come that were asked for and the server has
 //! said that it sent all (226): a connection that was cut ends as one does that has brought all.
 
-use super::error::{bare, passing, refused, words};
+use super::error::passing;
 use super::remote::Remote;
 use super::session::Session;
-use crate::data::{Channel, Intake, Mode};
+use super::take::{All, Give};
+use super::task::Task;
+use crate::data::{Intake, Mode};
 use phoebus_files::Error;
 use phoebus_files::block::{Block, Pool};
 use phoebus_files::range::{Extent, Ranges};
@@ -14,15 +16,9 @@ use phoebus_files::store::{Fallible, Flow, Landing};
 use phoebus_files::sum::Combining;
 use phoebus_proto::gridftp::marker::{MAX_RANGES, Restart};
 use std::fmt;
-use std::fs::File;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
-
-/// How long the server's words are waited for, once data has failed: they say more than a broken connection does.
-const WORDS: Duration = Duration::from_secs(5);
 
 /// How many characters of ranges one REST may have: servers take lines of some kilobytes.
 const MAX_REST: usize = 2000;
@@ -40,7 +36,7 @@ struct Blocks {
 }
 
 /// A block, or none at the end.
-type Given = Result<Option<Block>, Error>;
+pub(super) type Given = Result<Option<Block>, Error>;
 
 /// What is to be retrieved.
 #[derive(Debug, Clone)]
@@ -61,45 +57,6 @@ pub(super) struct Wanted {
     pub(super) endless: bool,
     /// Where it is to be put straight away, where connections allow it.
     pub(super) into: Option<Arc<dyn Landing>>,
-}
-
-/// A landing for what is wanted, and for nothing else that a server sends.
-#[derive(Debug)]
-pub(super) struct Only {
-    landing: Arc<dyn Landing>,
-    wanted: Ranges,
-}
-
-impl Only {
-    pub(super) fn of(landing: Arc<dyn Landing>, wanted: Ranges) -> Arc<dyn Landing> {
-        Arc::new(Self { landing, wanted })
-    }
-}
-
-impl Landing for Only {
-    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
-        let mut mine = Ranges::new();
-        for part in self.wanted.iter().filter_map(|wanted| wanted.common(extent)) {
-            mine.extend(self.landing.claim(part)?.iter());
-        }
-        Ok(mine)
-    }
-
-    fn file(&self) -> &File {
-        self.landing.file()
-    }
-
-    fn sum(&self) -> Option<Combining> {
-        self.landing.sum()
-    }
-
-    fn wrote(&self, extent: Extent, sum: u32) -> Result<(), Error> {
-        self.landing.wrote(extent, sum)
-    }
-
-    fn failed(&self, error: std::io::Error) -> Error {
-        self.landing.failed(error)
-    }
 }
 
 impl Retrieval {
@@ -184,52 +141,6 @@ impl fmt::Debug for Retrieval {
     }
 }
 
-/// Where blocks go.
-trait Sink: Send {
-    /// Hands on `block`; false if nobody takes it.
-    fn take(&mut self, block: Block) -> impl Future<Output = bool> + Send;
-}
-
-/// Hands on all that comes.
-struct All<'a>(&'a mpsc::Sender<Given>);
-
-impl Sink for All<'_> {
-    async fn take(&mut self, block: Block) -> bool {
-        self.0.send(Ok(Some(block))).await.is_ok()
-    }
-}
-
-/// Hands on what is wanted of what comes.
-struct Give<'a> {
-    sender: &'a mpsc::Sender<Given>,
-    wanted: &'a Wanted,
-    given: Ranges,
-}
-
-impl Sink for Give<'_> {
-    /// Hands on what of `block` is wanted and new.
-    async fn take(&mut self, block: Block) -> bool {
-        let Some(extent) = block.extent() else { return true };
-        if block.has_landed() {
-            // What was not wanted has not.
-            self.given.insert(extent);
-            return self.sender.send(Ok(Some(block))).await.is_ok();
-        }
-        for part in self.wanted.ranges.iter().filter_map(|wanted| wanted.common(extent)) {
-            for new in self.given.missing(part).iter() {
-                let whole = new == extent;
-                let Some(mut piece) = (if whole { Some(block.clone()) } else { block.part(new) }) else { continue };
-                piece.sum = self.wanted.sum.and_then(|how| piece.sum_by(how).ok());
-                self.given.insert(new);
-                if self.sender.send(Ok(Some(piece))).await.is_err() {
-                    return false;
-                }
-            }
-        }
-        true
-    }
-}
-
 /// Retrieves what is wanted over as many connections at once as there are `parts` to be made of it: as streams, each of which this
 /// end connects for, unlike extended blocks, for which the server connects.
 async fn in_parts(
@@ -288,7 +199,7 @@ async fn whole(
     pool: Pool,
     sender: &mpsc::Sender<Given>,
 ) -> Result<(), Error> {
-    let mut given = Give { sender, wanted, given: Ranges::new() };
+    let mut given = Give::to(sender, wanted);
     let give = &mut given;
     match streams {
         Some(streams) => {
@@ -306,10 +217,9 @@ async fn whole(
         }
     }
     remote.keep_after(session).await;
-    let missing = wanted.ranges.iter().map(|extent| given.given.missing(extent).total()).sum::<u64>();
-    match missing {
+    match given.missing() {
         0 => Ok(()),
-        _ => Err(Error::Short { name: wanted.name.clone(), at: wanted.size - missing, expected: wanted.size }),
+        missing => Err(Error::Short { name: wanted.name.clone(), at: wanted.size - missing, expected: wanted.size }),
     }
 }
 
@@ -388,102 +298,4 @@ pub(super) fn without(there: Ranges) -> Option<Restart> {
         parts.truncate(parts.len() / 2);
     }
     None
-}
-
-/// A command that makes a server send.
-struct Task<'a> {
-    remote: &'a Remote,
-    /// What is sent, as errors name it.
-    name: &'a str,
-    /// What cannot be done to it, if it cannot.
-    act: &'static str,
-    /// After which byte no more is wanted, if the server sends more than is.
-    enough: Option<u64>,
-}
-
-impl Task<'_> {
-    /// Sends `command`, and hands what comes to `sink`, which says whether more is wanted. Returns once all has come and the
-    /// server has said so; false if it was stopped before, since enough had come.
-    async fn receive(
-        &self,
-        session: &mut Session,
-        command: &[u8],
-        channel: &Channel,
-        mode: Mode,
-        intake: Intake,
-        sink: &mut impl Sink,
-    ) -> Result<bool, Error> {
-        session.moving = true;
-        session.send(command).await?;
-        self.remote.prepare_next(session).await?;
-        let incoming = channel.receive(mode, intake);
-        let verb = super::session::verb(command);
-        let (mut ended, mut said) = (false, false);
-        let stall = self.remote.options().stall;
-        while !(ended && said) {
-            let step = async {
-                tokio::select! {
-                    // What the server says comes first, so that a refusal is not taken for a broken connection.
-                    biased;
-                    reply = session.next(), if !said => Ok(Step::Said(reply?)),
-                    block = incoming.next(), if !ended => Ok(Step::Came(block)),
-                }
-            };
-            let step = timeout(stall, step).await;
-            match step.unwrap_or_else(|_| Err(Error::Stalled { name: self.name.to_owned(), after: stall }))? {
-                Step::Said(reply) if reply.is_preliminary() => {}
-                Step::Said(reply) if reply.is_success() => said = true,
-                Step::Said(reply) => {
-                    session.in_step = true;
-                    return Err(refused(self.name, self.act, &verb, &reply));
-                }
-                Step::Came(Ok(None)) => ended = true,
-                Step::Came(Ok(Some(block))) => {
-                    let end = block.extent().map_or(u64::MAX, Extent::end);
-                    if !sink.take(block).await {
-                        return Err(passing(self.name, "the transfer was given up"));
-                    }
-                    if self.enough.is_some_and(|enough| end >= enough) {
-                        return Ok(false);
-                    }
-                }
-                Step::Came(Err(error)) => return Err(self.explained(session, &verb, said, error).await),
-            }
-        }
-        session.in_step = true;
-        Ok(true)
-    }
-
-    /// Why data failed: what the server says of it, if it says anything, or what was seen here.
-    async fn explained(&self, session: &mut Session, verb: &str, said: bool, error: Error) -> Error {
-        let error = named(self.name, error);
-        if said {
-            return error;
-        }
-        match session.last(WORDS).await {
-            Ok(reply) if reply.is_success() => error,
-            // What became of the connection is all that these know.
-            Ok(reply) if matches!(reply.code, 425 | 426) => {
-                passing(self.name, format!("{}; the server says {}", bare(&error, self.name), words(&reply)))
-            }
-            Ok(reply) => refused(self.name, self.act, verb, &reply),
-            Err(_) => error,
-        }
-    }
-}
-
-/// What happens in a transfer.
-enum Step {
-    Said(phoebus_proto::gridftp::reply::Reply),
-    Came(Result<Option<Block>, Error>),
-}
-
-/// A failure of the data channel, told of the file that it carried.
-fn named(name: &str, error: Error) -> Error {
-    match error {
-        Error::Store { name: ref of, ref reason, sort } if of == "data channel" => {
-            Error::Store { name: name.to_owned(), reason: reason.clone(), sort }
-        }
-        other => other,
-    }
 }

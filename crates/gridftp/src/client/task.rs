@@ -1,0 +1,115 @@
+//! A command that makes a server send, until all has come and the server has said so, or until enough has.
+
+use super::error::{bare, passing, refused, words};
+use super::remote::Remote;
+use super::session::{Session, verb};
+use super::take::Sink;
+use crate::data::{Channel, Intake, Mode};
+use phoebus_files::Error;
+use phoebus_files::block::Block;
+use phoebus_files::range::Extent;
+use phoebus_files::store::Flow;
+use phoebus_proto::gridftp::reply::Reply;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long the server's words are waited for, once data has failed: they say more than a broken connection does.
+const WORDS: Duration = Duration::from_secs(5);
+
+/// A command that makes a server send.
+pub(super) struct Task<'a> {
+    pub(super) remote: &'a Remote,
+    /// What is sent, as errors name it.
+    pub(super) name: &'a str,
+    /// What cannot be done to it, if it cannot.
+    pub(super) act: &'static str,
+    /// After which byte no more is wanted, if the server sends more than is.
+    pub(super) enough: Option<u64>,
+}
+
+impl Task<'_> {
+    /// Sends `command`, and hands what comes to `sink`, which says whether more is wanted. Returns once all has come and the
+    /// server has said so; false if it was stopped before, since enough had come.
+    pub(super) async fn receive(
+        &self,
+        session: &mut Session,
+        command: &[u8],
+        channel: &Channel,
+        mode: Mode,
+        intake: Intake,
+        sink: &mut impl Sink,
+    ) -> Result<bool, Error> {
+        session.moving = true;
+        session.send(command).await?;
+        self.remote.prepare_next(session).await?;
+        let incoming = channel.receive(mode, intake);
+        let verb = verb(command);
+        let (mut ended, mut said) = (false, false);
+        let stall = self.remote.options().stall;
+        while !(ended && said) {
+            let step = async {
+                tokio::select! {
+                    // What the server says comes first, so that a refusal is not taken for a broken connection.
+                    biased;
+                    reply = session.next(), if !said => Ok(Step::Said(reply?)),
+                    block = incoming.next(), if !ended => Ok(Step::Came(block)),
+                }
+            };
+            let step = timeout(stall, step).await;
+            match step.unwrap_or_else(|_| Err(Error::Stalled { name: self.name.to_owned(), after: stall }))? {
+                Step::Said(reply) if reply.is_preliminary() => {}
+                Step::Said(reply) if reply.is_success() => said = true,
+                Step::Said(reply) => {
+                    session.in_step = true;
+                    return Err(refused(self.name, self.act, &verb, &reply));
+                }
+                Step::Came(Ok(None)) => ended = true,
+                Step::Came(Ok(Some(block))) => {
+                    let end = block.extent().map_or(u64::MAX, Extent::end);
+                    if !sink.take(block).await {
+                        return Err(passing(self.name, "the transfer was given up"));
+                    }
+                    if self.enough.is_some_and(|enough| end >= enough) {
+                        return Ok(false);
+                    }
+                }
+                Step::Came(Err(error)) => return Err(self.explained(session, &verb, said, error).await),
+            }
+        }
+        session.in_step = true;
+        Ok(true)
+    }
+
+    /// Why data failed: what the server says of it, if it says anything, or what was seen here.
+    async fn explained(&self, session: &mut Session, verb: &str, said: bool, error: Error) -> Error {
+        let error = named(self.name, error);
+        if said {
+            return error;
+        }
+        match session.last(WORDS).await {
+            Ok(reply) if reply.is_success() => error,
+            // What became of the connection is all that these know.
+            Ok(reply) if matches!(reply.code, 425 | 426) => {
+                passing(self.name, format!("{}; the server says {}", bare(&error, self.name), words(&reply)))
+            }
+            Ok(reply) => refused(self.name, self.act, verb, &reply),
+            Err(_) => error,
+        }
+    }
+}
+
+/// What happens in a transfer.
+enum Step {
+    Said(Reply),
+    Came(Result<Option<Block>, Error>),
+}
+
+/// A failure of the data channel, told of the file that it carried.
+fn named(name: &str, error: Error) -> Error {
+    match error {
+        Error::Store { name: ref of, ref reason, sort } if of == "data channel" => {
+            Error::Store { name: name.to_owned(), reason: reason.clone(), sort }
+        }
+        other => other,
+    }
+}
