@@ -5,6 +5,7 @@
 
 mod support;
 
+use serde_json::Value;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +15,7 @@ use std::time::Instant;
 use support::PATIENCE;
 use support::grid::ok;
 use support::here::says;
-use support::serve::{bytes, run};
+use support::serve::{Serve, bytes, run};
 use support::works::works;
 use tempfile::TempDir;
 
@@ -46,10 +47,14 @@ impl Far {
         fs::copy(at("home/.ssh/id.pub"), at("authorized")).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let key = fs::read_to_string(at("hostkey.pub")).unwrap();
-        fs::write(at("home/.ssh/known_hosts"), format!("[127.0.0.1]:{port} {key}")).unwrap();
-        // "far" is the host by a name that only this configuration knows.
+        fs::write(at("home/.ssh/known_hosts"), format!("far {key}")).unwrap();
+        // "far" and "other" are hosts by names that only this configuration knows. To the second one commands come from elsewhere than
+        // data does, as they do where one host sends to another.
         let config = format!(
-            "Host far\n HostName 127.0.0.1\n Port {port}\nHost *\n IdentityFile {}\n IdentitiesOnly yes\n BatchMode yes\n\
+            "Host far\n HostName 127.0.0.1\n Port {port}\n\
+             Host other\n HostName 127.0.0.2\n Port {port}\n BindAddress 127.0.0.9\n\
+             Host third\n HostName 127.0.0.2\n Port {port}\n\
+             Host *\n HostKeyAlias far\n IdentityFile {}\n IdentitiesOnly yes\n BatchMode yes\n\
              StrictHostKeyChecking yes\n UserKnownHostsFile {}\n",
             at("home/.ssh/id"),
             at("home/.ssh/known_hosts"),
@@ -57,7 +62,7 @@ impl Far {
         fs::write(at("home/.ssh/config"), config).unwrap();
         fs::set_permissions(at("home/.ssh/config"), fs::Permissions::from_mode(0o600)).unwrap();
         let config = format!(
-            "ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPermitRootLogin prohibit-password\n\
+            "ListenAddress 127.0.0.1\nListenAddress 127.0.0.2\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPermitRootLogin prohibit-password\n\
              PasswordAuthentication no\nStrictModes no\nUsePAM no\nPidFile none\nSetEnv PATH={}:/usr/bin:/bin:/usr/sbin\n",
             at("hostkey"),
             at("authorized"),
@@ -202,6 +207,90 @@ fn sshftp_finds_what_the_far_side_has_for_it() {
     assert!(said.contains("data under TLS"), "{said}");
 }
 
+fn report(said: &str) -> Value {
+    said.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_else(|| panic!("no report: {said}"))
+}
+
+#[test]
+fn files_go_from_host_to_host() {
+    let far = Far::with_phoebus();
+    let content = bytes(20_000_001);
+    fs::write(far.home("source"), &content).unwrap();
+    fs::create_dir_all(far.home("tree/deep")).unwrap();
+    for (name, len) in [("a", 0), ("b b", 1), ("deep/c", 300_000)] {
+        fs::write(far.home("tree").join(name), bytes(len)).unwrap();
+    }
+    let copy = |arguments: &[&str]| report(&far.does(&[&["cp", "--json", "--attempts", "1"], arguments].concat()));
+    // Between keys, of which each host is told the other's, and from an address that neither has commands from.
+    for (mode, to) in [(&[][..], "other:x"), (&["--streams", "2"], "other:x"), (&[], "far:x")] {
+        let said = copy(&[mode, &["far:source", to]].concat());
+        assert_eq!((&said["bytes_between_servers"], &said["failed"]), (&20_000_001.into(), &0.into()), "{said:#}");
+        assert!(said["by_way_of_this_end"].is_null() && said["path"].as_str().unwrap().contains("data under TLS"));
+        assert!(fs::read(far.home("x")).unwrap() == content, "{mode:?} {to}");
+        fs::remove_file(far.home("x")).unwrap();
+    }
+    let said = copy(&["-r", "other:tree/", "far:copy"]);
+    assert_eq!(said["bytes_between_servers"], 300_001, "{said:#}");
+    ok(&run(Command::new("diff").arg("-r").args([far.home("tree"), far.home("copy")])));
+    // Whom somebody has let in for some files alone has nobody connect elsewhere: then it comes by here, and it is said why.
+    far.install("bin/some", &format!("#!/bin/sh\nexec phoebus \"$@\" --root {}\n", home()));
+    let said = copy(&["--far-phoebus", "bin/some", "far:source", "third:y"]);
+    assert_eq!(said["bytes_between_servers"], 0, "{said:#}");
+    let why = said["by_way_of_this_end"].as_str().unwrap();
+    assert!(why.contains("data connections go to 127.0.0.1 only"), "{why}");
+    assert!(fs::read(far.home("y")).unwrap() == content);
+    // A server in clear is told no keys, and what is under TLS otherwise does not go in clear for it.
+    let serve = Serve::writable();
+    let said = copy(&["far:source", &serve.url("y")]);
+    assert_eq!(said["bytes_between_servers"], 0, "{said:#}");
+    assert!(
+        said["by_way_of_this_end"].as_str().unwrap().contains("the data of one of them goes by tcp,tls"),
+        "{said:#}"
+    );
+    assert!(fs::read(serve.path("y")).unwrap() == content);
+    let said = copy(&["--limit-rate", "1gbit", "far:tree/b b", "other:z"]);
+    assert!(said["by_way_of_this_end"].as_str().unwrap().contains("--limit-rate"), "{said:#}");
+    works("phoebus cp", "phoebus serve", "SSH", "third");
+}
+
+#[test]
+fn the_toolkits_servers_send_to_each_other() {
+    let far = Far::new();
+    let toolkits = "#!/bin/sh\nexec /usr/sbin/globus-gridftp-server -ssh -allow-root -anonymous-user root -data-interface 127.0.0.1\n";
+    far.install(".globus/sshftp", toolkits);
+    let content = bytes(20_000_001);
+    fs::write(far.home("source"), &content).unwrap();
+    // By two names it is two servers.
+    let url = |host: &str, path: &str| format!("sshftp://{host}:{}/~/{path}", far.port);
+    for mode in [&[][..], &["--streams", "2"]] {
+        let copy = ["cp", "--json", &url("127.0.0.1", "source"), &url("localhost", "x")];
+        let said = report(&far.does(&[&copy[..], mode].concat()));
+        assert_eq!(said["bytes_between_servers"], 20_000_001, "{said:#}");
+        assert!(said["path"].as_str().unwrap().contains("data in clear"), "{said:#}");
+        assert!(fs::read(far.home("x")).unwrap() == content, "{mode:?}");
+        fs::remove_file(far.home("x")).unwrap();
+    }
+    // With a server of FTP in clear, which is what both have.
+    let serve = Serve::writable();
+    let said = report(&far.does(&["cp", "--json", &url("127.0.0.1", "source"), &serve.url("y")]));
+    assert_eq!(said["bytes_between_servers"], 20_000_001, "{said:#}");
+    assert!(fs::read(serve.path("y")).unwrap() == content);
+    // Where one of the two has its data under TLS, nothing goes in clear that did not have to.
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_phoebus"), far.home("bin/phoebus")).unwrap();
+    let said = report(&far.does(&["cp", "--json", "far:source", &url("127.0.0.1", "z")]));
+    assert_eq!(said["bytes_between_servers"], 0, "{said:#}");
+    let why = said["by_way_of_this_end"].as_str().unwrap();
+    assert!(why.contains("one of them goes by tcp,tls, and that of the other by nothing but TCP"), "{why}");
+    assert!(fs::read(far.home("z")).unwrap() == content);
+    far.fails(
+        1,
+        "does not carry data by tcp,tls",
+        &["cp", "--data-protection", "private", "far:source", &url("127.0.0.1", "w")],
+    );
+    assert!(!far.home("w").exists());
+    works("phoebus cp", "globus-gridftp-server", "SSH", "third");
+}
+
 #[test]
 fn the_toolkits_client_uses_our_own_server() {
     let far = Far::with_phoebus();
@@ -230,7 +319,11 @@ fn what_keeps_ssh_from_it_is_said() {
     fs::write(far.near("x"), "x").unwrap();
     far.fails(1, "the far side has no phoebus", &["cp", "x", "far:x"]);
     far.fails(1, "the far side has no phoebus", &["cp", "--far-phoebus", "/gone/phoebus", "x", "far:x"]);
-    far.fails(11, "ssh does not get there", &["cp", "x", "nowhere.invalid:x"]);
+    far.fails(
+        11,
+        "phoebus: nowhere.invalid: ssh does not get there",
+        &["cp", "--attempts", "1", "x", "nowhere.invalid:x"],
+    );
     for host in ["-oProxyCommand=x:x", "-v:x", "a@-oProxyCommand=x:x", "-la@far:x", "$(touch pwned)@far:x"] {
         far.fails(2, "expected", &["cat", "--", host]);
     }
@@ -245,7 +338,7 @@ fn what_keeps_ssh_from_it_is_said() {
     fs::write(far.home(".ssh/known_hosts"), fs::read_to_string(far.home(".ssh/id.pub")).unwrap()).unwrap();
     far.fails(6, "Host key verification failed", &["cp", "x", "far:x"]);
     let key = fs::read_to_string(far.dir.path().join("hostkey.pub")).unwrap();
-    fs::write(far.home(".ssh/known_hosts"), format!("[127.0.0.1]:{} {key}", far.port)).unwrap();
+    fs::write(far.home(".ssh/known_hosts"), format!("far {key}")).unwrap();
     fs::write(far.dir.path().join("authorized"), "").unwrap();
     far.fails(6, "Permission denied", &["cp", "x", "far:x"]);
     assert!(!far.home("x").exists());

@@ -20,7 +20,7 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -68,9 +68,6 @@ async fn begin(options: &Options, name: &Arc<str>, ahead: &Ahead) -> Result<Sess
         Security::Grid(grid) => agree(&mut session, options, grid).await?,
     }
     user(&mut session, options).await?;
-    if session.peer.ip().is_unspecified() {
-        find_peer(&mut session, options).await?;
-    }
     let replies = session.ask_all(&FIRST.map(<[u8]>::to_vec), ahead).await?;
     let [features, image, home] = &replies[..] else { return Err(passing(name, "answers are missing")) };
     session.features = Arc::new(Features::parse(features));
@@ -81,6 +78,9 @@ async fn begin(options: &Options, name: &Arc<str>, ahead: &Ahead) -> Result<Sess
     DataPlan::of(options).announce(&mut session).await?;
     // A server that does not have it says so before anything is begun.
     DataPlan::of(options).carry(&mut session, false).await?;
+    if session.peer.ip().is_unspecified() {
+        find_peer(&mut session, options).await?;
+    }
     Ok(session)
 }
 
@@ -122,19 +122,22 @@ async fn connect(options: &Options, name: &Arc<str>) -> Result<Session, Error> {
     Ok(session)
 }
 
-/// Where a server is to which another program has led: as it says itself, or as it is called.
+/// Where a server is to which another program has led. What it says itself is believed if the other ends of data connections have
+/// to have its key, or if nobody else knows: otherwise it could have others attacked so (RFC 2577).
 async fn find_peer(session: &mut Session, options: &Options) -> Result<(), Error> {
     let name = session.name.clone();
     let reply = session.ask("PASV").await?;
-    let said = find_pasv(&reply.text()).ok().filter(|addr| reply.code == 227 && !addr.ip().is_unspecified());
-    let peer = match (said, &options.server.host) {
-        (Some(said), _) => said.ip(),
-        (None, Host::Addr(addr)) => *addr,
-        (None, Host::Name(host)) => {
-            let found = dial::resolve(host, options.server.port, options.patience).await;
-            let found = found.map_err(|error| unreached(&name, &error))?;
-            found.first().map(SocketAddr::ip).ok_or_else(|| passing(&name, "its name has no addresses"))?
-        }
+    let said = find_pasv(&reply.text()).ok().map(|addr| addr.ip());
+    let said = said.filter(|addr| reply.code == 227 && !addr.is_unspecified());
+    let keyed = session.told.as_ref().is_some_and(|told| told.keyed);
+    let peer = match said {
+        Some(said) if keyed => said,
+        said => match (addresses(options).await, said) {
+            (Ok(known), Some(said)) if known.is_empty() || known.contains(&said) => said,
+            (Ok(known), _) => *known.first().ok_or_else(|| passing(&name, "its name has no addresses"))?,
+            (Err(_), Some(said)) => said,
+            (Err(error), None) => return Err(unreached(&name, &error)),
+        },
     };
     let local = dial::address_towards(peer);
     let local =
@@ -143,19 +146,33 @@ async fn find_peer(session: &mut Session, options: &Options) -> Result<(), Error
     Ok(())
 }
 
-/// The server cannot be reached. Gateways that do not let anybody through do not do so a second later.
-fn unreached(name: &Arc<str>, error: &phoebus_net::Error) -> Error {
-    match error.code() {
-        Code::NotAllowed | Code::AuthFailed | Code::AuthRequired
-            if matches!(error, phoebus_net::Error::Carrier { .. }) =>
-        {
-            Error::Store { name: name.to_string(), reason: error.to_string(), sort: Sort::Denied }
+/// The addresses of the server's host, as whoever leads there calls it.
+async fn addresses(options: &Options) -> Result<Vec<IpAddr>, phoebus_net::Error> {
+    let (server, limit) = (&options.server, options.patience);
+    let called = match &options.way {
+        Some(way) => way.host(server, limit).await,
+        None => None,
+    };
+    match called.as_ref().unwrap_or(&server.host) {
+        Host::Addr(addr) => Ok(vec![*addr]),
+        Host::Name(host) => {
+            let found = dial::resolve(host, server.port, limit).await?;
+            Ok(found.iter().map(SocketAddr::ip).collect())
         }
-        Code::Requirement if matches!(error, phoebus_net::Error::Carrier { .. }) => {
-            Error::Store { name: name.to_string(), reason: error.to_string(), sort: Sort::Request }
-        }
-        _ => passing(name, error.to_string()),
     }
+}
+
+/// The server cannot be reached. Gateways that do not let anybody through do not do so a second later.
+fn unreached(name: &str, error: &phoebus_net::Error) -> Error {
+    // Of `host:` the host is meant.
+    let name = name.trim_end_matches(':').to_owned();
+    let carried = matches!(error, phoebus_net::Error::Carrier { .. });
+    let sort = match error.code() {
+        Code::NotAllowed | Code::AuthFailed | Code::AuthRequired if carried => Sort::Denied,
+        Code::Requirement if carried => Sort::Request,
+        _ => Sort::Passing,
+    };
+    Error::Store { name, reason: error.to_string(), sort }
 }
 
 async fn greeting(session: &mut Session, options: &Options) -> Result<(), Error> {

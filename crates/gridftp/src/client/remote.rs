@@ -25,6 +25,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// How many reasons are kept for what is in a report.
+const MOST_REASONS: usize = 8;
+
 /// A server. Clones are the same store.
 #[derive(Clone)]
 pub struct Remote(pub(super) Arc<Inner>);
@@ -60,6 +63,8 @@ pub(super) struct Inner {
     pub(super) restartless: AtomicBool,
     /// Servers from which nothing comes directly.
     pub(super) not_from: Mutex<Vec<Arc<str>>>,
+    /// Why files of other servers came by way of this end.
+    pub(super) by_way: Mutex<Vec<String>>,
 }
 
 impl Drop for Inner {
@@ -90,7 +95,7 @@ impl Remote {
         let algorithms = Algorithm::ALL.into_iter().filter(|a| known.iter().any(|k| k.parse() == Ok(*a))).collect();
         let protected = session.told.as_ref().is_some_and(|told| told.pinned.is_some());
         let idle = Mutex::new(vec![session]);
-        let (modeless, without_modes, restartless, not_from) = Default::default();
+        let (modeless, without_modes, restartless, not_from, by_way) = Default::default();
         let (most, host) = (options.sessions.max(1), Host::read());
         Ok(Self(Arc::new(Inner {
             options,
@@ -113,6 +118,7 @@ impl Remote {
             without_modes,
             restartless,
             not_from,
+            by_way,
         })))
     }
 
@@ -189,9 +195,23 @@ impl Remote {
         self.0.restartless.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that nothing comes directly from `other`.
-    pub(super) fn not_from(&self, other: &Self) {
+    /// Notes that nothing comes directly from `other`, so that not every file is tried, and why.
+    pub(super) fn not_from(&self, other: &Self, why: &str) {
         self.0.not_from.lock().unwrap_or_else(PoisonError::into_inner).push(other.0.name.clone());
+        self.by_way(why);
+    }
+
+    /// Notes why a file comes by way of this end.
+    pub(super) fn by_way(&self, why: &str) {
+        let mut all = self.0.by_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() < MOST_REASONS && !all.iter().any(|known| known == why) {
+            all.push(why.to_owned());
+        }
+    }
+
+    /// Why files that other servers have came here by way of this end, if any did.
+    pub fn why_by_way(&self) -> Vec<String> {
+        self.0.by_way.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether nothing does.

@@ -5,7 +5,7 @@
 //! nothing comes of it, the file goes by way of this end.
 
 use super::draft::RemoteDraft;
-use super::error::{passing, words};
+use super::error::{bare, passing, words};
 use super::object::RemoteObject;
 use super::options::{Grid, Security};
 use super::remote::Remote;
@@ -28,7 +28,7 @@ const WORDS: Duration = Duration::from_secs(5);
 /// How fast a server writes at least, in bytes a second, where it cannot be seen that it does.
 const SLOW: u64 = 1_000_000;
 
-/// Has the bytes `missing` of `object` sent to `draft`'s server; false if that is not to be had.
+/// Has the bytes `missing` of `object` sent to `draft`'s server; false if that is not to be had, and then it is noted why.
 pub(super) async fn fetch(
     draft: &RemoteDraft,
     object: &RemoteObject,
@@ -36,7 +36,11 @@ pub(super) async fn fetch(
     moved: &(dyn Fn(u64) + Send + Sync),
 ) -> Result<bool, Error> {
     let (from, to) = (&object.remote, draft.remote());
-    if !may(from, to) {
+    if to.is_not_from(from) {
+        return Ok(false);
+    }
+    if let Some(why) = obstacle(from, to) {
+        to.not_from(from, why);
         return Ok(false);
     }
     let size = object.meta.size.unwrap_or_default();
@@ -44,14 +48,17 @@ pub(super) async fn fetch(
     let mode = if to.streams().is_some() { Mode::Extended } else { Mode::Stream };
     let rest = match mode {
         // A stream leaves out nothing but its beginning.
-        Mode::Stream if there.count() > 1 || !there.covers(Extent::first(there.total())) => return Ok(false),
+        Mode::Stream if there.count() > 1 || !there.covers(Extent::first(there.total())) => {
+            to.by_way("what is missing of a file is not its end alone");
+            return Ok(false);
+        }
         Mode::Stream => Some(Restart::At(there.total())).filter(|_| !there.is_empty()),
         Mode::Extended | Mode::ExtendedBoth => without(there),
     };
     let (mut source, mut dest) = (from.session().await?, to.session_to_write().await?);
-    let begun = begin(draft, object, &mut source, &mut dest, mode, rest, size).await?;
-    if !begun {
-        return Ok(refused(from, to));
+    if let Some(why) = begin(draft, object, &mut source, &mut dest, mode, rest, size).await? {
+        to.not_from(from, &why);
+        return Ok(false);
     }
     let mut watch = Watch { remote: to, draft, seen: 0, at: Instant::now(), perf: false, size };
     let ended = run(&mut source, &mut dest, &mut watch, moved).await;
@@ -62,40 +69,41 @@ pub(super) async fn fetch(
             Ok(true)
         }
         // Nothing has gone: it may by way of this end.
-        Err(_) if watch.seen == 0 => Ok(refused(from, to)),
+        Err(error) if watch.seen == 0 => {
+            to.not_from(from, &bare(&error, &draft.label()));
+            Ok(false)
+        }
         Err(error) => Err(error),
     }
 }
 
-/// Notes that these two do not do it, so that not every file is tried.
-fn refused(from: &Remote, to: &Remote) -> bool {
-    to.not_from(from);
-    false
-}
-
-/// Whether it is worth trying.
-fn may(from: &Remote, to: &Remote) -> bool {
-    // Each server would have to be the other's client under TLS, which few can be told.
+/// Why it is not worth trying, if it is not.
+fn obstacle(from: &Remote, to: &Remote) -> Option<&'static str> {
+    let beyond = |remote: &Remote| remote.options().way.as_ref().is_some_and(|way| way.carries_data());
+    if beyond(from) || beyond(to) {
+        return Some("servers do not know the gateways that this end was told");
+    }
+    let who = |grid: &Grid| if grid.data_auth { grid.subject() } else { String::new() };
     let alike = match (&from.options().security, &to.options().security) {
         (Security::None, Security::None) => true,
+        (Security::None, Security::Grid(grid)) | (Security::Grid(grid), Security::None) => !grid.data_auth,
         (Security::Grid(one), Security::Grid(other)) => {
-            let same = (one.data_auth, one.protection) == (other.data_auth, other.protection);
-            let who = |grid: &Grid| if grid.data_auth { grid.subject() } else { String::new() };
-            same && who(one) == who(other)
+            (one.data_auth, one.protection, who(one)) == (other.data_auth, other.protection, who(other))
         }
-        _ => false,
+        (Security::Tls { .. }, _) | (_, Security::Tls { .. }) => {
+            return Some("under TLS each server would have to be the other's client, which few can be told");
+        }
     };
-    // Servers do not know the way that this end has been told.
-    let here = from.options().way.is_some() || to.options().way.is_some();
-    let stack = |remote: &Remote| remote.options().stack.as_ref().map(|stack| stack.text().to_owned());
-    !here
-        && stack(from) == stack(to)
-        && alike
-        && (from.streams(), from.options().striped) == (to.streams(), to.options().striped)
-        && !to.is_not_from(from)
+    if !alike {
+        return Some("their data connections do not prove the same, or are not protected alike");
+    }
+    if (from.streams(), from.options().striped) != (to.streams(), to.options().striped) {
+        return Some("data goes to one of them in another way than to the other");
+    }
+    None
 }
 
-/// Prepares both; false if one of them refuses.
+/// Prepares both; why not, if one of them refuses.
 async fn begin(
     draft: &RemoteDraft,
     object: &RemoteObject,
@@ -104,35 +112,49 @@ async fn begin(
     mode: Mode,
     rest: Option<Restart>,
     size: u64,
-) -> Result<bool, Error> {
+) -> Result<Option<String>, Error> {
     let (from, to) = (&object.remote, draft.remote());
-    // What is this host to one of them is another to the other.
     if dest.peer.ip().is_loopback() != source.peer.ip().is_loopback() {
-        return Ok(false);
+        return Ok(Some("what is this host to one of them is another to the other".to_owned()));
     }
     from.plan().enter(source, mode).await?;
     to.plan().enter(dest, mode).await?;
-    from.plan().introduce(source, dest).await?;
+    // What one of them refuses to protect, the other does not send in clear for that.
+    let stack = |remote: &Remote, session: &Session| {
+        let stack = remote.options().stack.as_ref().filter(|_| !session.refuses);
+        stack.map(|stack| stack.text().to_owned())
+    };
+    match (stack(from, source), stack(to, dest)) {
+        (Some(one), Some(other)) if one == other => from.plan().introduce(source, dest).await?,
+        (None, None) => {}
+        (one, other) => {
+            let words = |stack: Option<String>| stack.unwrap_or_else(|| "nothing but TCP".to_owned());
+            let (one, other) = (words(one), words(other));
+            return Ok(Some(format!("the data of one of them goes by {one}, and that of the other by {other}")));
+        }
+    }
     if let Some(streams) = from.streams() {
         from.plan().parallel(source, streams).await?;
     }
     // Some have no such command.
     dest.ask(format!("ALLO {size}")).await?;
     let all = to.plan().ask_all(dest).await?;
-    if from.plan().aim(source, &all).await.is_err() {
-        return Ok(false);
+    if let Err(error) = from.plan().aim(source, &all).await {
+        return Ok(Some(error.to_string()));
     }
     if let Some(rest) = rest {
         for session in [&mut *source, &mut *dest] {
-            if session.ask(format!("REST {rest}")).await?.code != 350 {
-                return Ok(false);
+            let reply = session.ask(format!("REST {rest}")).await?;
+            if reply.code != 350 {
+                let (name, words) = (&session.name, words(&reply));
+                return Ok(Some(format!("{name} answers REST with {words}")));
             }
         }
     }
     (source.moving, dest.moving) = (true, true);
     dest.send(&[b"STOR ", &draft.path()?[..]].concat()).await?;
     source.send(&[b"RETR ", &from.path(&object.key)?[..]].concat()).await?;
-    Ok(true)
+    Ok(None)
 }
 
 /// How far the file has come, as far as that is known.

@@ -6,7 +6,7 @@
 
 use phoebus_net::transport::{Boxed, Transport};
 use phoebus_net::{Error, Stream};
-use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::endpoint::{Endpoint, Host};
 use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +22,17 @@ pub trait Way: Debug + Send + Sync {
 
     /// What carries data connections to `server` beside a control connection that was made without this way.
     fn data(&self) -> Arc<dyn Transport>;
+
+    /// Whether data connections go this way, too, of which servers know nothing that are to send to each other.
+    fn carries_data(&self) -> bool {
+        true
+    }
+
+    /// What host `server` is, by whoever leads there: what this end calls it may be a name of his own. None if he does not say.
+    fn host<'a>(&'a self, server: &'a Endpoint, limit: Duration) -> Boxed<'a, Option<Host>> {
+        let _ = (server, limit);
+        Box::pin(async { None })
+    }
 }
 
 /// A control connection that was made.

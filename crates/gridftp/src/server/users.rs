@@ -74,7 +74,8 @@ impl Users {
         let anonymous = match &config.anonymous {
             Some(all) => {
                 let (read_only, third_party) = (all.read_only, all.third_party);
-                let account = Account { name: "anonymous".to_owned(), read_only, third_party };
+                let account =
+                    Account { name: "anonymous".to_owned(), read_only, third_party, keyed_third_party: false };
                 Some(served(account, &all.root, all.quota, all.account.as_deref())?)
             }
             None => None,
@@ -91,7 +92,7 @@ impl Users {
                 None => None,
             };
             let (read_only, third_party) = (user.read_only, user.third_party);
-            let account = Account { name: user.name.clone(), read_only, third_party };
+            let account = Account { name: user.name.clone(), read_only, third_party, keyed_third_party: false };
             let served = served(account, &user.root, user.quota, user.account.as_deref())?;
             named.insert(user.name.clone(), (hashed, served));
         }
@@ -174,8 +175,12 @@ impl Users {
 
 /// Who has started this server: what he may is what the system lets him.
 fn own(trusted: &Trusted) -> Result<Served, ConfigError> {
-    let account = Account { name: trusted.name.clone(), read_only: trusted.read_only, third_party: false };
-    let links = if trusted.root == Path::new("/") { Links::Anywhere } else { Links::Beneath };
+    let everything = trusted.root == Path::new("/");
+    // He could connect to anybody by himself, unless he was let in for these files alone; and who has the key he has told may come
+    // from anywhere.
+    let (third_party, keyed_third_party) = (false, everything);
+    let account = Account { name: trusted.name.clone(), read_only: trusted.read_only, third_party, keyed_third_party };
+    let links = if everything { Links::Anywhere } else { Links::Beneath };
     let opened = Local::new(&trusted.root, links);
     let store = opened.map_err(|error| ConfigError::Value(format!("the root of {}: {error}", trusted.name)))?;
     Ok(Served { account, store: Arc::new(store.called("")), limited: None })

@@ -184,6 +184,7 @@ async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
     let (how, paths) = (args.how(), stores.paths());
     let watch = Arc::new(Watch::new(args.style(), args.verbose, args.dry_run, how.progress.clone(), paths.clone()));
     let mut outcome = Outcome::begin(args.dry_run, paths);
+    let mut among = false;
     if let Some(end) = stream::find(&wanted, args.list.is_some())? {
         args.check_stream()?;
         stream::carry(end, &mut stores, &how, args.existing, &watch, &mut outcome).await?;
@@ -202,6 +203,7 @@ async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
             }
         }
         let showing = watch.clone().show(jobs.iter().map(|(job, group)| (job.clone(), group.items.clone())).collect());
+        among = jobs.iter().any(|(_, group)| group.source.is_far() && group.dest.is_far());
         let work = async {
             for (job, group) in jobs {
                 let report = job.run(group.items.iter().cloned()).await;
@@ -222,6 +224,10 @@ async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
     }
     watch.end();
     outcome.streams = stores.most_streams();
+    outcome.by_way = stores.why_by_way();
+    if among && args.limit_rate.is_some() {
+        outcome.by_way.push("what keeps to --limit-rate is this end".to_owned());
+    }
     outcome.all_moved = how.progress.bytes_moved();
     let (refused, names) = stores.without_modes();
     outcome.modes_refused = refused;

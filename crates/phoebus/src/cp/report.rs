@@ -31,8 +31,8 @@ pub(super) struct Outcome {
     mute: Vec<String>,
     /// The ways that were taken to servers.
     paths: Arc<Paths>,
-    /// Whether anything was to go from one server to another.
-    among: bool,
+    /// Why what goes from one server to another came by here, if it did.
+    pub(super) by_way: Vec<String>,
 }
 
 impl Outcome {
@@ -49,13 +49,12 @@ impl Outcome {
             modes_refused: 0,
             mute: Vec::new(),
             paths,
-            among: false,
+            by_way: Vec::new(),
         }
     }
 
     /// Adds what a job reports.
     pub(super) fn add(&mut self, group: &Group, report: Report) {
-        self.among |= group.source.is_far() && group.dest.is_far();
         let all = &mut self.report;
         all.carried += report.carried;
         all.bytes += report.bytes;
@@ -139,16 +138,10 @@ impl Outcome {
             "streams": self.streams,
             "path": if self.paths.is_empty() { json!(null) } else { json!(self.paths.to_string()) },
             "paths": self.paths.json(),
-            "by_way_of_this_end": self.passes_by(),
+            "by_way_of_this_end": if self.by_way.is_empty() { json!(null) } else { json!(self.by_way.join("; ")) },
             "failures": failures.collect::<Vec<_>>(),
             "exit_code": code,
         })
-    }
-
-    /// Why what goes from one server to another comes by here, if that is the gateways' doing.
-    fn passes_by(&self) -> Option<&'static str> {
-        (self.among && self.between == 0 && self.paths.has_gateways())
-            .then_some("servers do not know the gateways that this end was told")
     }
 
     fn is_nothing(&self) -> bool {
@@ -183,8 +176,8 @@ impl fmt::Display for Outcome {
             if !self.paths.is_empty() {
                 write!(f, ", {}", self.paths)?;
             }
-            if let Some(why) = self.passes_by() {
-                write!(f, "; from server to server by way of this end, since {why}")?;
+            if !self.by_way.is_empty() {
+                write!(f, "; from server to server by way of this end, since {}", self.by_way.join(", and "))?;
             }
         }
         for (count, what) in [(report.skipped, "there already"), (report.left, "left out"), (report.failed, "failed")] {

@@ -83,6 +83,14 @@ impl Stores {
         self.far.iter().map(|(_, remote, _)| remote.most_streams()).max()
     }
 
+    /// Why files of one server came to another by way of this end, if any did.
+    pub(crate) fn why_by_way(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.far.iter().flat_map(|(_, remote, _)| remote.why_by_way()).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
     /// The ways that connections to servers have taken.
     pub(crate) fn paths(&self) -> Arc<Paths> {
         self.paths.clone()

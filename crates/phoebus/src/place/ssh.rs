@@ -24,6 +24,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 /// What is run at the far side for `sshftp://`, in words that all shells understand. Where GCT's client is told what to run instead
@@ -40,6 +41,9 @@ const SERVE: &str = "serve --inetd";
 /// How long a login may take, which may wait for somebody to find and type his password: as long as sshd waits for it.
 const LOGIN: Duration = Duration::from_secs(120);
 
+/// How long anything else that a server has to say is waited for, if nobody says otherwise.
+const USUAL: Duration = Duration::from_secs(60);
+
 /// How long `ssh` has to end once its connection has: it may have something to say yet.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -50,9 +54,9 @@ const MAX_WORDS: usize = 2048;
 #[derive(Debug)]
 pub(super) struct Ssh {
     arguments: Vec<String>,
-    /// As errors name it.
-    name: String,
     scheme: Scheme,
+    /// What host it goes to, once it was asked.
+    host: OnceCell<Option<Host>>,
 }
 
 impl Ssh {
@@ -89,13 +93,25 @@ impl Ssh {
             _ => std::env::var(REMOTE_SSHFTP).ok().filter(|said| !said.is_empty()).unwrap_or_else(|| SSHFTP.to_owned()),
         };
         arguments.extend(["--".to_owned(), host, command]);
-        Ok(Self { arguments, name: name.to_owned(), scheme: far.scheme })
+        Ok(Self { arguments, scheme: far.scheme, host: OnceCell::new() })
     }
 
-    async fn start(&self) -> Result<Reached, Error> {
+    /// What host `ssh` goes to, by its own configuration.
+    async fn asked_of_ssh(&self, limit: Duration) -> Option<Host> {
+        let mut command = Command::new("ssh");
+        let (_, but_the_command) = self.arguments.split_last()?;
+        command.arg("-G").args(but_the_command).stdin(Stdio::null()).stderr(Stdio::null());
+        let asked = tokio::task::spawn_blocking(move || command.output());
+        let said = timeout(limit, asked).await.ok()?.ok()?.ok()?.stdout;
+        let said = String::from_utf8(said).ok()?;
+        let host = said.lines().find_map(|line| line.strip_prefix("hostname "))?;
+        Some(host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Addr))
+    }
+
+    async fn start(&self, limit: Duration) -> Result<Reached, Error> {
         let failed = |error: &io::Error| {
             let why = phoebus_net::reason(error);
-            self.error(Code::Requirement, format!("ssh cannot be started: {why}"))
+            Self::error(Code::Requirement, format!("ssh cannot be started: {why}"))
         };
         let (pair, other) = Pair::new().map_err(|error| failed(&error))?;
         let input = other.try_clone().map_err(|error| failed(&error))?;
@@ -104,8 +120,10 @@ impl Ssh {
         let mut process = Process::new(command.spawn().map_err(|error| failed(&error))?);
         // What it holds of the other end would keep that open.
         drop(command);
-        let late = || self.error(Code::TimedOut, format!("nothing came within {} s", LOGIN.as_secs()));
-        match timeout(LOGIN, pair.has_come()).await.map_err(|_| late())? {
+        // Who waits for less than usual (`--stall`) does so here, too.
+        let limit = if limit < USUAL { limit } else { LOGIN };
+        let late = || Self::error(Code::TimedOut, format!("nothing came within {} s", limit.as_secs_f32().ceil()));
+        match timeout(limit, pair.has_come()).await.map_err(|_| late())? {
             Ok(true) => {}
             Ok(false) => return Err(self.why(process.ended().await, &process.words())),
             Err(error) => return Err(failed(&error)),
@@ -122,9 +140,9 @@ impl Ssh {
         let said = if words.is_empty() { String::new() } else { format!(": {words}") };
         match status.and_then(|status| status.code()) {
             Some(255) if distrust.iter().any(|words| lower.contains(words)) => {
-                self.error(Code::AuthFailed, format!("ssh does not log in{said}"))
+                Self::error(Code::AuthFailed, format!("ssh does not log in{said}"))
             }
-            Some(255) | None => self.error(Code::ConnectFailed, format!("ssh does not get there{said}")),
+            Some(255) | None => Self::error(Code::ConnectFailed, format!("ssh does not get there{said}")),
             Some(126 | 127) => {
                 let missing = match self.scheme {
                     Scheme::Ssh => {
@@ -134,22 +152,30 @@ impl Ssh {
                         "the far side has no sshftp for its users (~/.globus/sshftp or /etc/grid-security/sshftp) and no phoebus"
                     }
                 };
-                self.error(Code::Requirement, format!("{missing}{said}"))
+                Self::error(Code::Requirement, format!("{missing}{said}"))
             }
             Some(code) => {
-                self.error(Code::Requirement, format!("the far side's server ended at once, with code {code}{said}"))
+                Self::error(Code::Requirement, format!("the far side's server ended at once, with code {code}{said}"))
             }
         }
     }
 
-    fn error(&self, code: Code, reason: String) -> Error {
-        Error::Carrier { code, reason: format!("{}: {reason}", self.name) }
+    fn error(code: Code, reason: String) -> Error {
+        Error::Carrier { code, reason }
     }
 }
 
 impl Way for Ssh {
-    fn reach<'a>(&'a self, _: &'a Endpoint, _: Duration) -> Boxed<'a, Result<Reached, Error>> {
-        Box::pin(self.start())
+    fn reach<'a>(&'a self, _: &'a Endpoint, limit: Duration) -> Boxed<'a, Result<Reached, Error>> {
+        Box::pin(self.start(limit))
+    }
+
+    fn host<'a>(&'a self, _: &'a Endpoint, limit: Duration) -> Boxed<'a, Option<Host>> {
+        Box::pin(async move { self.host.get_or_init(|| self.asked_of_ssh(limit)).await.clone() })
+    }
+
+    fn carries_data(&self) -> bool {
+        false
     }
 
     /// Data connections are the network's own.

@@ -235,11 +235,6 @@ impl Paths {
         }
     }
 
-    /// Whether anything went through gateways.
-    pub(crate) fn has_gateways(&self) -> bool {
-        self.all().iter().any(|taken| !taken.by.is_empty())
-    }
-
     /// For machines: each way that was taken.
     pub(crate) fn json(&self) -> Value {
         let one = |taken: &Taken| {
@@ -327,12 +322,12 @@ mod tests {
     fn ways_are_told_in_a_few_words() {
         let paths = Paths::default();
         paths.direct("ftp://a", Channel::Both, "");
-        assert_eq!((paths.to_string().as_str(), paths.has_gateways()), ("direct", false));
+        assert_eq!(paths.to_string(), "direct");
         let paths = Paths::default();
         for channel in [Channel::Control, Channel::Data, Channel::Data] {
             paths.add("ftp://a", channel, &report(&["pg1", "pg2"], ""));
         }
-        assert_eq!((paths.to_string().as_str(), paths.has_gateways()), ("by pg1, pg2", true));
+        assert_eq!(paths.to_string(), "by pg1, pg2");
         assert_eq!((paths.json()[1]["sessions"].as_u64(), paths.json()[1]["path"][1].as_str()), (Some(2), Some("pg2")));
         paths.direct("ftp://b", Channel::Both, "");
         assert_eq!(paths.to_string(), "ftp://a by pg1, pg2; ftp://b direct");

@@ -4,7 +4,7 @@
 //! parties (RFC 2577: a server that connects wherever it is told attacks others for its clients).
 
 use super::super::drivers::Stack;
-use super::task::{Aim, Listening, Task};
+use super::task::{Account, Aim, Listening, Task};
 use super::{Session, Settings, Step};
 use crate::data::{Guard, Mode};
 use phoebus_proto::gridftp::address::{print_epsv, print_port, print_stripe};
@@ -155,6 +155,7 @@ impl Session {
 
     pub(super) fn third_party(&self) -> bool {
         // Who has to prove who he is may come from anywhere.
-        self.is_guarded() || self.account().is_some_and(|account| account.third_party)
+        let may = |account: &Account| account.third_party || (account.keyed_third_party && self.is_keyed());
+        self.is_guarded() || self.account().is_some_and(may)
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Account {
     pub(crate) read_only: bool,
     /// Data may go to, and come from, others than the control connection's peer.
     pub(crate) third_party: bool,
+    /// The same between ends that know each other by keys, and not in clear.
+    pub(crate) keyed_third_party: bool,
 }
 
 /// Something to be done.

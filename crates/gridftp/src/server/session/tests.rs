@@ -4,6 +4,7 @@ use crate::server::Gateways;
 use phoebus_net::Profile;
 use phoebus_net::transport::Transport;
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::gridftp::pin::Pin;
 
 fn drivers() -> Drivers {
     #[derive(Debug)]
@@ -44,7 +45,7 @@ fn logged_in(read_only: bool) -> Session {
     let mut session = session();
     assert_eq!(code(session.line(b"USER jane", 0)), 331);
     assert!(matches!(session.line(b"PASS x", 0), Step::Do(_)));
-    let account = Account { name: "jane".to_owned(), read_only, third_party: false };
+    let account = Account { name: "jane".to_owned(), read_only, third_party: false, keyed_third_party: false };
     assert_eq!(code(session.done(Outcome::Login(Some(account)))), 230);
     session
 }
@@ -125,6 +126,22 @@ fn data_goes_to_the_peer_only_unless_the_account_says_so() {
     assert_eq!(code(session.line(b"PORT 192,0,2,2,4,1", 0)), 200);
     assert_eq!(code(session.line(b"PORT 192,0,2,2,0,25", 0)), 504);
     assert_eq!(code(session.line(b"PORT 224,0,0,1,4,1", 0)), 501);
+}
+
+#[test]
+fn who_has_started_the_server_has_data_go_elsewhere_between_keys_alone() {
+    let mut session = logged_in(false);
+    if let Login::In(account) = &mut session.login {
+        account.keyed_third_party = true;
+    }
+    let keyed = format!("SITE SETNETSTACK tcp,tls:key={}", Pin([1; 32]));
+    assert_eq!(code(session.line(b"PORT 192,0,2,2,4,1", 0)), 504);
+    assert_eq!(code(session.line(keyed.as_bytes(), 0)), 250);
+    assert_eq!(code(session.line(b"PORT 192,0,2,2,4,1", 0)), 200);
+    // What was said between keys does not hold in clear.
+    assert_eq!(code(session.line(b"SITE SETNETSTACK default", 0)), 250);
+    assert_eq!(code(session.line(b"RETR a", 0)), 425);
+    assert_eq!(code(session.line(b"PORT 192,0,2,2,4,1", 0)), 504);
 }
 
 #[test]
