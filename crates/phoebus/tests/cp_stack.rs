@@ -4,6 +4,7 @@
 
 mod support;
 
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use support::ftp::{Ftp, Tls};
@@ -40,6 +41,37 @@ fn both_ways(here: &Here<'_>, url: &dyn Fn(&str) -> String, root: &Path, stack: 
     }
     for tree in [here.path("down"), root.join("tree")] {
         fs::remove_dir_all(tree).unwrap();
+    }
+}
+
+/// Files and trees from one server to another, directly, over one connection and over several.
+fn between(
+    here: &Here<'_>,
+    from: (&Serve, &dyn Fn(&str) -> String),
+    to: (&Serve, &dyn Fn(&str) -> String),
+    stacks: &[&str],
+) {
+    let content = bytes(3_000_001);
+    fs::create_dir_all(from.0.path("tree/deep")).unwrap();
+    for name in ["x", "tree/a", "tree/deep/b"] {
+        fs::write(from.0.path(name), &content).unwrap();
+    }
+    for stack in stacks {
+        for with in [&[][..], &["--streams", "3"]] {
+            let copy = [&["cp", "-r", "--json", "--stack", stack], with].concat();
+            for (what, files) in [("x", 1), ("tree", 2)] {
+                let said = here.does(&[&copy[..], &[&from.1(what), &to.1("")]].concat());
+                let report: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+                assert_eq!(report["bytes_between_servers"], files * 3_000_001, "{stack} {with:?}: {report:#}");
+                assert!(report["by_way_of_this_end"].is_null(), "{report:#}");
+                let path = report["path"].as_str().unwrap();
+                assert!(path.contains(&format!("data by {stack}")), "{path}");
+            }
+            let copied = ["x", "tree/a", "tree/deep/b"].map(|name| to.0.path(name));
+            assert!(copied.iter().all(|path| fs::read(path).unwrap() == content), "{stack} {with:?}");
+            fs::remove_file(to.0.path("x")).unwrap();
+            fs::remove_dir_all(to.0.path("tree")).unwrap();
+        }
     }
 }
 
@@ -82,14 +114,11 @@ fn our_own_server_carries_data_by_stacks() {
         both_ways(&here, &url, &serve.path(""), stack, &["--streams", "3"]);
     }
     // From server to server, both of which have it.
-    let content = bytes(3_000_001);
-    fs::write(serve.path("x"), &content).unwrap();
-    for stack in ["udt", "quic", "tcp,tls"] {
-        let said = here.does(&["cp", "--stack", stack, &serve.url("x"), &other.url("y")]);
-        assert!(fs::read(other.path("y")).unwrap() == content && said.contains(&format!("data by {stack}")), "{said}");
-        assert!(said.contains("from server to server"), "{said}");
-        fs::remove_file(other.path("y")).unwrap();
-    }
+    between(&here, (&serve, &|path| serve.url(path)), (&other, &|path| other.url(path)), &["udt", "quic", "tcp,tls"]);
+    // What one of them does not have is named, and nothing goes another way.
+    let plain = Serve::writable();
+    here.fails(1, "quic driver not whitelisted", &["cp", "--stack", "quic", &serve.url("x"), &plain.url("y")]);
+    assert!(!plain.path("y").exists());
     works("phoebus cp", "phoebus serve", "anonymous", "udt stack");
     let lab = Lab::new();
     let here = Here::new(Some((&lab, "proxy")));
@@ -97,6 +126,9 @@ fn our_own_server_carries_data_by_stacks() {
     let url = |path: &str| format!("gsiftp://localhost:{}/{path}", serve.port());
     both_ways(&here, &url, &serve.path(""), "udt,gsi", &["--data-protection", "private"]);
     both_ways(&here, &url, &serve.path(""), "quic", &[]);
+    let other = serve_with(&lab, drivers);
+    let other_url = |path: &str| format!("gsiftp://localhost:{}/{path}", other.port());
+    between(&here, (&serve, &url), (&other, &other_url), &["quic", "udt,gsi"]);
     works("phoebus cp", "phoebus serve", "certificate", "udt stack private");
 }
 

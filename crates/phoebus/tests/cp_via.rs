@@ -208,6 +208,15 @@ fn commands_go_directly_where_data_proves_who_it_is() {
         });
         assert_eq!(sessions, if with.contains(&"--streams") { 2 } else { 1 }, "{with:?}");
         same(&here.path("tree/deep/c"), &root.path().join("x"));
+        // What is got over several connections are so many parts, since the server's own would not come through.
+        let streams = if with.contains(&"--streams") { 2 } else { 1 };
+        let sessions = here.counting(|| {
+            let said = copy(&[with, &[&url("x"), "back"]].concat());
+            assert_eq!(said["streams"], streams, "{said:#}");
+        });
+        assert_eq!(sessions, streams, "{with:?}");
+        same(&here.path("tree/deep/c"), &here.path("back"));
+        fs::remove_file(here.path("back")).unwrap();
         fs::remove_file(root.path().join("x")).unwrap();
     }
     let sessions = here.counting(|| {
@@ -225,7 +234,7 @@ fn without_its_gateway_nothing_goes() {
     let url = format!("ftp://{}/x", server.local_addr().unwrap());
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let here = Here::with(Vec::new());
-    for verb in [&["cp", "tree/b b"][..], &["ls"], &["stat"], &["rm"], &["mkdir"], &["cat"]] {
+    for verb in [&["cp", "--attempts", "1", "tree/b b"][..], &["ls"], &["stat"], &["rm"], &["mkdir"], &["cat"]] {
         let arguments = [verb, &["--via", &closed, &url]].concat();
         fails(&mut here.command(&arguments, &[]), 11, &format!("gateway {closed}"));
     }
