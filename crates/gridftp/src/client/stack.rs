@@ -66,7 +66,16 @@ impl NetStack {
                     transport = Some(found.cloned());
                 }
                 None if name == RATE => changes.rate(layer)?,
-                None if [GSI, TLS].contains(&name) && i > 0 && protection.is_none() => {
+                None if [GSI, TLS].contains(&name) && i == 0 => {
+                    return Err(format!(
+                        "driver {name} goes over a transport, which has to be named: {},{name}",
+                        Tcp.name()
+                    ));
+                }
+                None if [GSI, TLS].contains(&name) && protection.is_some() => {
+                    return Err(format!("driver {name}: what protects data is said already"));
+                }
+                None if [GSI, TLS].contains(&name) => {
                     if !layer.options.is_empty() {
                         return Err(format!("driver {name} takes no options here"));
                     }
@@ -74,7 +83,7 @@ impl NetStack {
                 }
                 _ => {
                     let known = registry.names().chain([QUIC, RATE, GSI, TLS]).collect::<Vec<_>>().join(", ");
-                    return Err(format!("driver {name} is not to be had here, or not there; this end has {known}"));
+                    return Err(format!("driver {name} is not to be had here; this end has {known}"));
                 }
             }
         }
@@ -216,7 +225,9 @@ mod tests {
         assert!(stack("rate:rate=1gbit").unwrap().is_tcp());
         for (text, words) in [
             ("mux", "driver mux is not to be had here"),
-            ("gsi", "driver gsi is not to be had here"),
+            ("gsi", "driver gsi goes over a transport, which has to be named: tcp,gsi"),
+            ("tls", "driver tls goes over a transport, which has to be named: tcp,tls"),
+            ("tcp,tls,gsi", "driver gsi: what protects data is said already"),
             ("tcp,gsi:x=1", "driver gsi takes no options"),
             ("tcp,udt", "driver udt has to be the lowest"),
             ("tcp,quic", "driver quic has to be the lowest"),
