@@ -322,4 +322,28 @@ fn two_files_do_not_go_to_one_place() {
     assert_eq!(code, 4, "{out}{err}");
     assert!(format!("{out}{err}").contains("another source goes there"), "{out}{err}");
     assert_eq!(fs::read(dir.path().join("c/x")).unwrap(), b"one");
+
+    // Of whole directories that is found before anything is copied.
+    fs::remove_file(dir.path().join("c/x")).unwrap();
+    fs::create_dir(dir.path().join("b/sub")).unwrap();
+    fs::write(dir.path().join("b/sub/y"), "y").unwrap();
+    fs::create_dir_all(dir.path().join("a/sub/y")).unwrap();
+    fs::write(dir.path().join("pairs"), "a/ c\nb/sub/ c/sub\n").unwrap();
+    for (arguments, words) in [
+        (&["-r", "a/", "b/", "c"][..], "b/x"),
+        (&["-r", "a/", "b/", "d"], "b/x"),
+        (&["-r", "a/", "b/x", "c/"], "b/x"),
+        (&["-r", "--exclude", "x", "a/", "b/", "c"], "sub/y"),
+        (&["-r", "--list", "pairs"], "sub/y"),
+    ] {
+        let (code, out, err) = cp(dir.path(), arguments);
+        assert!(
+            code == 2 && err.contains("nothing was copied") && err.contains(words),
+            "{arguments:?}: {code}: {out}{err}"
+        );
+        assert!(seen(&dir.path().join("c")).is_empty() && !dir.path().join("d").exists(), "{arguments:?}");
+    }
+    copies(dir.path(), &["-r", "a", "b", "c"]);
+    copies(dir.path(), &["-r", "--exclude", "x", "--exclude", "y", "a/", "b/", "d"]);
+    assert_eq!(seen(&dir.path().join("d")), ["sub/"]);
 }

@@ -4,10 +4,12 @@
 //! run again: a directory becomes DEST/NAME, and with a slash at its end DEST itself. A file becomes DEST, unless that is a
 //! directory, is to be one, or there are several: then DEST/NAME.
 
+use super::meeting;
 use crate::exit::{self, Exit};
 use crate::place::{Place, Stores, Url};
 use anyhow::Result;
 use phoebus_files::key::Key;
+use phoebus_files::plan::Filter;
 use phoebus_files::store::{Kind, Store};
 use phoebus_files::{Error, Sort};
 use std::collections::HashSet;
@@ -41,18 +43,21 @@ const AHEAD: usize = 32;
 /// Something that cannot be copied, by name.
 pub(super) type Failure = (String, Error);
 
-/// Finds out what goes where. What one source lacks is told beside what can be copied.
+/// Finds out what goes where. What one source lacks is told beside what can be copied. `recursive`: with all that is in directories, as
+/// far as that is taken.
 ///
 /// # Errors
-/// The whole makes no sense, or the destination cannot be looked at.
+/// The whole makes no sense, as where files of two sources would get the same name, or the destination cannot be looked at.
 pub(super) async fn plan(
     wanted: &Wanted,
     stores: &mut Stores,
-    recursive: bool,
+    recursive: Option<&Filter>,
     parents: bool,
     dry_run: bool,
 ) -> Result<(Vec<Group>, Vec<Failure>)> {
-    let mut plan = Plan { groups: Vec::new(), failures: Vec::new(), recursive, taken: HashSet::new() };
+    let taken = HashSet::new();
+    let mut plan = Plan { groups: Vec::new(), failures: Vec::new(), recursive: recursive.is_some(), taken };
+    let mut missing = None;
     if let Some(dest) = &wanted.dest {
         let dest = stores.find(dest).await?;
         let there = dest.meta().await.map_err(exit::of_files)?.map(|meta| meta.kind);
@@ -63,9 +68,7 @@ pub(super) async fn plan(
             plan.add(&source, &dest, several, named).await;
         }
         let needed = plan.needs(&dest.key);
-        if needed && there.is_none() && !parents && !dry_run && plan.has_items() {
-            dest.store.make_dir(&dest.key).await.map_err(|error| without_parent(&dest, error))?;
-        }
+        missing = Some(dest).filter(|_| needed && there.is_none() && !parents && !dry_run);
     }
     for pairs in wanted.pairs.chunks(AHEAD) {
         let mut looking = Vec::new();
@@ -77,6 +80,14 @@ pub(super) async fn plan(
             let (source, dest, named) = looked.await?.map_err(exit::of_files)?;
             plan.add(&source, &dest, dest.inside, named).await;
         }
+    }
+    if let Some(filter) = recursive
+        && let Some(meeting) = meeting::find(&plan.groups, filter).await
+    {
+        return Err(Exit::usage(meeting));
+    }
+    if let Some(dest) = missing {
+        dest.store.make_dir(&dest.key).await.map_err(|error| without_parent(&dest, error))?;
     }
     Ok((plan.groups, plan.failures))
 }
@@ -162,10 +173,6 @@ impl Plan {
     /// Whether anything goes below `dir`.
     fn needs(&self, dir: &Key) -> bool {
         self.groups.iter().flat_map(|group| &group.items).any(|(_, to)| to != dir)
-    }
-
-    fn has_items(&self) -> bool {
-        !self.groups.is_empty()
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod auto;
 mod items;
+mod meeting;
 mod report;
 mod rules;
 mod stream;
@@ -189,7 +190,8 @@ async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
         args.check_stream()?;
         stream::carry(end, &mut stores, &how, args.existing, &watch, &mut outcome).await?;
     } else {
-        let (groups, failures) = items::plan(&wanted, &mut stores, args.recursive, args.parents, args.dry_run).await?;
+        let within = args.recursive.then_some(&*filter);
+        let (groups, failures) = items::plan(&wanted, &mut stores, within, args.parents, args.dry_run).await?;
         for (name, error) in failures {
             watch.failed(&name, &error);
             outcome.fail(name, &error);
