@@ -122,6 +122,12 @@ pub enum Error {
         /// How long was waited.
         after: Duration,
     },
+    /// It was asked to end ([`crate::Stop`]).
+    #[error("{name} was interrupted")]
+    Stopped {
+        /// The file.
+        name: String,
+    },
     /// Something is larger or more than is accepted.
     #[error("{name}: {what} is more than the {limit} that are accepted")]
     Limit {
@@ -197,7 +203,7 @@ impl Error {
             Self::Changed { .. } | Self::Short { .. } => Sort::Changed,
             Self::Stalled { .. } | Self::Busy { .. } | Self::Incomplete { .. } => Sort::Passing,
             Self::Kind { .. } | Self::Beyond { .. } | Self::Limit { .. } | Self::Unsupported { .. } => Sort::Request,
-            Self::Io { .. } => Sort::Other,
+            Self::Io { .. } | Self::Stopped { .. } => Sort::Other,
             Self::Store { sort, .. } => *sort,
         }
     }

@@ -40,4 +40,4 @@ pub use disk::Links;
 pub use draft::{draft_of, is_ours, part_of};
 pub use error::{Error, Sort};
 pub use phoebus_proto::range;
-pub use transfer::{Check, Done, How, Progress, Side, Throttle, Verify, carry, drain, fill, pour, transfer};
+pub use transfer::{Check, Done, How, Progress, Side, Stop, Throttle, Verify, carry, drain, fill, pour, transfer};

@@ -6,6 +6,7 @@ mod support;
 
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -191,6 +192,33 @@ fn an_interrupted_copy_ends_what_the_server_does() {
     support::interrupt(&copy);
     assert_eq!(copy.wait().unwrap().code(), Some(130));
     assert!(!ftp.path("long").exists());
+}
+
+#[test]
+fn an_interrupted_copy_keeps_what_has_come() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    let content = bytes(40 << 20);
+    for path in [serve.path("long"), here.path("long")] {
+        fs::write(path, &content).unwrap();
+    }
+    for (from, to, path) in [
+        (serve.url("long"), "back".to_owned(), here.path("back")),
+        ("long".to_owned(), serve.url("put"), serve.path("put")),
+    ] {
+        let mut copy = here.command(&["cp", "--json", "--limit-rate", "80mbit", &from, &to]);
+        let mut copy = copy.stdout(Stdio::piped()).spawn().unwrap();
+        // Sooner than it would be noted by itself, on a machine that is not busy.
+        let mut lines = BufReader::new(copy.stdout.take().unwrap()).lines();
+        let moved = |line: &str| serde_json::from_str::<Value>(line).unwrap()["bytes_moved"].as_u64();
+        assert!(lines.any(|line| moved(&line.unwrap()) > Some(8 << 20)), "nothing is copied");
+        support::interrupt(&copy);
+        assert_eq!(copy.wait().unwrap().code(), Some(130));
+        assert!(!path.exists());
+        let report = here.does(&["cp", "--json", &from, &to]).0;
+        let report: Value = serde_json::from_str(report.lines().last().unwrap()).unwrap();
+        assert!(report["bytes_moved"].as_u64().unwrap() <= 34 << 20, "{report:#}");
+        assert!(fs::read(path).unwrap() == content);
+    }
 }
 
 #[test]

@@ -194,10 +194,10 @@ impl Run<'_> {
                 }
                 Ok(Found::Dir(key, meta)) => {
                     let made = match to.beneath(&key) {
-                        Ok(to) => self.make_dir(to, meta).await,
-                        Err(error) => Err(too_long(&*self.job.dest, &error)),
+                        Ok(to) => self.make_dir(to.clone(), meta).await.map_err(|error| (to, error)),
+                        Err(error) => Err((key, too_long(&*self.job.dest, &error))),
                     };
-                    if let Err(error) = made {
+                    if let Err((key, error)) = made {
                         self.failed(key, error);
                     }
                 }
@@ -343,8 +343,8 @@ impl Run<'_> {
 
     fn failed(&mut self, key: Key, error: Error) {
         self.job.watcher.saw(&Event::Failed { key: &key, error: &error });
-        // Where there is no space for one there is none for the others.
-        self.report.stopped |= error.sort() == Sort::NoSpace;
+        // Where there is no space for one there is none for the others, and who asks one to end asks all.
+        self.report.stopped |= error.sort() == Sort::NoSpace || matches!(error, Error::Stopped { .. });
         self.report.note(key, error);
     }
 

@@ -114,7 +114,7 @@ impl One {
 
 impl Retry {
     /// How long is waited after attempt number `attempt`.
-    fn wait(&self, attempt: u32) -> Duration {
+    pub fn wait(&self, attempt: u32) -> Duration {
         let factor = 1u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.most)
     }

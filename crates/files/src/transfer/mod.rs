@@ -6,12 +6,14 @@
 
 mod carry;
 mod progress;
+mod stop;
 mod stream;
 mod throttle;
 mod verify;
 
 pub use carry::carry;
 pub use progress::Progress;
+pub use stop::Stop;
 pub use stream::{drain, pour};
 pub use throttle::Throttle;
 pub use verify::{Check, Side, Verify};
@@ -55,6 +57,8 @@ pub struct How {
     pub modes: bool,
     /// Whether an object takes the place of what has its name.
     pub replace: bool,
+    /// By what they are asked to end.
+    pub stop: Stop,
 }
 
 impl Default for How {
@@ -76,6 +80,7 @@ impl Default for How {
             times: true,
             modes: true,
             replace: true,
+            stop: Stop::default(),
         }
     }
 }
@@ -126,7 +131,8 @@ pub async fn transfer(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key
 }
 
 /// Carries what `draft` does not have of `object`, verifies it as `check` says and publishes it: for objects and drafts
-/// that are in no one store, as containers are. The draft keeps the checksum that [`Check::kept`] names.
+/// that are in no one store, as containers are. The draft keeps the checksum that [`Check::kept`] names. Asked to end
+/// ([`How::stop`]), it makes safe what there is.
 ///
 /// # Errors
 /// As [`transfer`].
@@ -142,6 +148,7 @@ pub async fn fill(
     let missing = draft.kept().missing(Extent::first(size));
     let moved = missing.total();
     how.progress.kept(size - moved);
+    let _under_way = how.stop.begin();
     let filled = async {
         carry_ranges(object, draft, missing, check, how).await?;
         draft.flush().await?;
@@ -153,7 +160,11 @@ pub async fn fill(
         draft.publish(size).await?;
         Ok(verified)
     };
-    match filled.await {
+    let filled = tokio::select! {
+        filled = filled => filled,
+        () = how.stop.asked() => Err(Error::Stopped { name: draft.name() }),
+    };
+    match filled {
         Ok(verified) => Ok(Done { size, moved, verified }),
         Err(error) => {
             // Where the two differ nobody knows which bytes are wrong.

@@ -33,6 +33,9 @@ const BLIND: u64 = 1 << 20;
 /// How much of what a server has of a stream is sent again: what it had written last may not have come to its disk.
 const AGAIN: u64 = 1 << 20;
 
+/// How long a server has to say what is safe of what is given up.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// How long removing what is given up may take.
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -130,6 +133,8 @@ impl RemoteDraft {
 
     /// Begins to send all of `flow`, adding to `moved` what has gone.
     fn send(&self, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<Upload, Error> {
+        // A name that cannot be said is the file's own.
+        self.remote.path(&self.key)?;
         let sending = Sending {
             name: self.name(),
             path: self.remote.path(&self.part)?,
@@ -323,12 +328,18 @@ impl Draft for RemoteDraft {
 
     fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
         Box::pin(async move {
-            let begun = {
+            let before = {
                 let mut state = self.state.lock().await;
-                // What is under way is cut.
-                let before = std::mem::replace(&mut *state, State::Failed("it was given up".to_owned(), Sort::Other));
-                !matches!(before, State::Idle)
+                std::mem::replace(&mut *state, State::Failed("it was given up".to_owned(), Sort::Other))
             };
+            let begun = !matches!(before, State::Idle);
+            // What is under way is cut, once the server has said what it has.
+            if let State::Sending(upload, _) = before
+                && keep
+                && self.marks.is_some()
+            {
+                upload.stop(LAST_WORDS).await;
+            }
             if (keep && self.is_resumable()) || (!begun && self.kept.is_empty()) {
                 return;
             }

@@ -16,6 +16,7 @@ use phoebus_proto::gridftp::reply::Reply;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -52,17 +53,30 @@ pub(super) struct Sending {
 
 /// An upload that is under way. Dropped, it is cut.
 #[derive(Debug)]
-pub(super) struct Upload(JoinHandle<Result<(), Error>>);
+pub(super) struct Upload {
+    work: JoinHandle<Result<(), Error>>,
+    stop: Arc<Notify>,
+}
 
 impl Upload {
     /// Begins to send all of `flow`, adding to `moved` what has gone.
     pub(super) fn begin(remote: Remote, sending: Sending, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Self {
-        Self(tokio::spawn(async move { run(&remote, &sending, flow, moved).await }))
+        let stop = Arc::<Notify>::default();
+        let stopped = stop.clone();
+        let work = tokio::spawn(async move { run(&remote, &sending, flow, moved, &stopped).await });
+        Self { work, stop }
+    }
+
+    /// Has the server stop, and say what of it is safe, within `limit`.
+    pub(super) async fn stop(mut self, limit: Duration) {
+        self.stop.notify_one();
+        // What it did not say is sent again.
+        let _ = timeout(limit, &mut self.work).await;
     }
 
     /// Waits for its end; cancel safe.
     pub(super) async fn end(&mut self) -> Result<(), Error> {
-        match (&mut self.0).await {
+        match (&mut self.work).await {
             Ok(ended) => ended,
             Err(error) => {
                 let reason = format!("the transfer was given up: {error}");
@@ -74,11 +88,17 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.0.abort();
+        self.work.abort();
     }
 }
 
-async fn run(remote: &Remote, sending: &Sending, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<(), Error> {
+async fn run(
+    remote: &Remote,
+    sending: &Sending,
+    flow: Arc<dyn Flow>,
+    moved: Arc<AtomicU64>,
+    stop: &Notify,
+) -> Result<(), Error> {
     let name = &sending.name;
     let mut session = remote.session_to_write().await?;
     let (mode, streams) = sending.streams.map_or((Mode::Stream, 1), |streams| (Mode::Extended, streams));
@@ -146,6 +166,21 @@ async fn run(remote: &Remote, sending: &Sending, flow: Arc<dyn Flow>, moved: Arc
                 }
             },
             () = sleep_until(until), if sent => return Err(silent(name, patience)),
+            () = stop.notified() => {
+                session.moving = false;
+                session.send(b"ABOR").await?;
+                // The answers to STOR and to ABOR.
+                for _ in 0..2 {
+                    loop {
+                        let reply = session.within(WORDS).await?;
+                        if !reply.is_preliminary() {
+                            break;
+                        }
+                        mark(&reply, sending);
+                    }
+                }
+                return Err(passing(name, "the transfer was given up"));
+            }
         }
     }
     session.in_step = true;

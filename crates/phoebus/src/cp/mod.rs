@@ -23,7 +23,7 @@ use items::{Group, Wanted};
 use phoebus_files::job::{Job, Retry};
 use phoebus_files::plan::{By, Existing, Filter, list};
 use phoebus_files::sum::Algorithm;
-use phoebus_files::{How, Throttle, Verify};
+use phoebus_files::{How, Stop, Throttle, Verify};
 use phoebus_proto::text;
 use phoebus_proto::units::{BitRate, ByteSize, Span};
 use report::Outcome;
@@ -41,6 +41,10 @@ use watch::{Style, Watch};
 
 /// How long it may take, after an interruption, to tell servers that nothing more comes.
 const FAREWELL: Duration = Duration::from_millis(500);
+
+/// How long it may take, after an interruption, to make safe what was carried: a disk that is busy may take longer, and then less of
+/// it is.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// How long a list may be, in bytes: some ten million names.
 const MAX_LIST: u64 = 1 << 30;
@@ -125,7 +129,7 @@ pub(crate) struct Args {
     /// Carry so much of each device, such as /dev/zero, which has no end of its own: to measure with
     #[arg(long, value_name = "SIZE")]
     length: Option<ByteSize>,
-    /// Try a file so often, with longer and longer pauses
+    /// Try a file, and a server that is not there, so often, with longer and longer pauses
     #[arg(long, value_name = "N", default_value_t = Retry::default().attempts, value_parser = clap::value_parser!(u32).range(1..=1000))]
     attempts: u32,
     /// Give a file up when nothing has moved for so long
@@ -152,9 +156,20 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let (result, patience) = runtime.block_on(async {
+        let stop = Stop::default();
+        let work = copy(&args, filter, &stop);
+        tokio::pin!(work);
         tokio::select! {
-            result = copy(&args, filter) => (result, Duration::ZERO),
+            result = &mut work => (result, Duration::ZERO),
             number = interrupted() => {
+                watch::tell("phoebus: interrupted; the same command goes on where this one was");
+                stop.ask();
+                // Who asks once more does not want to wait for what was carried to be made safe.
+                tokio::select! {
+                    () = stop.over() => {}
+                    _ = interrupted() => {}
+                    () = tokio::time::sleep(SETTLE) => {}
+                }
                 (number.map(|number| ExitCode::from(exit::SIGNAL.saturating_add(number))), FAREWELL)
             }
         }
@@ -171,19 +186,20 @@ async fn interrupted() -> Result<u8> {
         _ = int.recv() => 2,
         _ = term.recv() => 15,
     };
-    watch::tell("phoebus: interrupted; the same command goes on where this one was");
     Ok(number)
 }
 
-async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
+async fn copy(args: &Args, filter: Arc<Filter>, stop: &Stop) -> Result<ExitCode> {
     let wanted = wanted(args)?;
     let sessions = args.transfers.0.map_or(auto::SESSIONS, |n| n as usize);
     let (in_place, stall) = (args.in_place, Some(args.stall.0));
     let (streams, choose) = (args.streams.0, Some(auto::streams as fn(&_) -> u32));
     let carried = Carried { streams, choose, in_place, stall, sessions: Some(sessions), striped: args.stripe };
-    let mut stores = Stores::new(&args.far, carried);
-    let (how, paths) = (args.how(), stores.paths());
+    let stores = Stores::new(&args.far, carried);
+    let (how, paths) = (args.how(stop), stores.paths());
     let watch = Arc::new(Watch::new(args.style(), args.verbose, args.dry_run, how.progress.clone(), paths.clone()));
+    let told = watch.clone();
+    let mut stores = stores.trying(args.retry(), move |error, wait| told.again(None, error, wait));
     let mut outcome = Outcome::begin(args.dry_run, paths);
     let mut among = false;
     if let Some(end) = stream::find(&wanted, args.list.is_some())? {
@@ -225,6 +241,10 @@ async fn copy(args: &Args, filter: Arc<Filter>) -> Result<ExitCode> {
         }
     }
     watch.end();
+    if stop.is_asked() {
+        // What has been said of it is all.
+        return Ok(ExitCode::from(exit::FAILED));
+    }
     outcome.streams = stores.most_streams();
     outcome.by_way = stores.why_by_way();
     if among && args.limit_rate.is_some() {
@@ -296,8 +316,9 @@ fn read_list(file: &Path, null: bool) -> Result<Vec<list::Item>> {
 }
 
 impl Args {
-    fn how(&self) -> How {
+    fn how(&self, stop: &Stop) -> How {
         How {
+            stop: stop.clone(),
             verify: self.verify.0,
             stall: self.stall.0,
             throttle: self.limit_rate.map(|rate| Throttle::new(rate.0 / 8)),
@@ -320,10 +341,14 @@ impl Args {
             dry_run: self.dry_run,
             files: files.long,
             short: files.short,
-            retry: Retry { attempts: self.attempts, ..Retry::default() },
+            retry: self.retry(),
             watcher: Arc::new(watch::Told::new(watch.clone(), &*group.source, &*group.dest)),
             ..Job::new(group.source.clone(), group.dest.clone())
         }
+    }
+
+    fn retry(&self) -> Retry {
+        Retry { attempts: self.attempts, ..Retry::default() }
     }
 
     /// What is done about files that are there, if copies have the times of their sources or not.

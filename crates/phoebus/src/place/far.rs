@@ -2,12 +2,12 @@
 //!
 //! A password comes from the URL, from `PHOEBUS_FTP_PASSWORD` or from `~/.netrc`, and goes nowhere but to the server.
 
-use super::Far;
 use super::netrc::Netrc;
 use super::ssh::Ssh;
 use super::stack::Stack;
 use super::url::Scheme;
 use super::way::Ways;
+use super::{Again, Far};
 use crate::exit::{self, Exit};
 use anyhow::Result;
 use clap::ValueEnum;
@@ -94,7 +94,13 @@ pub(crate) struct Carried {
 ///
 /// # Errors
 /// With the exit code that says why not.
-pub(super) async fn connect(far: &Far, args: &FarArgs, carried: Carried, ways: &mut Ways) -> Result<Remote> {
+pub(super) async fn connect(
+    far: &Far,
+    args: &FarArgs,
+    carried: Carried,
+    ways: &mut Ways,
+    again: &Again,
+) -> Result<Remote> {
     let whole = Far { path: Vec::new(), home: false, ..far.clone() }.to_string();
     let mut options = Options::new(whole.trim_end_matches('/'), far.server.clone());
     options.security = security(far, args)?;
@@ -131,7 +137,17 @@ pub(super) async fn connect(far: &Far, args: &FarArgs, carried: Carried, ways: &
         (options.stall, options.patience) = (stall, options.patience.min(stall));
     }
     let (name, stack) = (options.name.clone(), args.stack.as_deref());
-    let remote = Remote::connect(options).await.map_err(exit::of_files)?;
+    let mut attempt = 1;
+    let remote = loop {
+        match Remote::connect(options.clone()).await {
+            Ok(remote) => break remote,
+            Err(error) => match again.wait(attempt, &error) {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => return Err(exit::of_files(error)),
+            },
+        }
+        attempt += 1;
+    };
     if by_ssh {
         let data = match stack {
             Some(stack) => format!("data by {stack}"),

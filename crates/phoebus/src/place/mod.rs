@@ -13,6 +13,7 @@ pub(crate) use way::Paths;
 
 use crate::exit::{self, Exit};
 use anyhow::Result;
+use phoebus_files::job::Retry;
 use phoebus_files::key::Key;
 use phoebus_files::local::Local;
 use phoebus_files::plan::{Pattern, expand, is_pattern};
@@ -22,6 +23,7 @@ use phoebus_gridftp::client::Remote;
 use phoebus_proto::endpoint::Endpoint;
 use stack::Stack;
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -52,12 +54,48 @@ pub(crate) struct Stores {
     /// The way to servers, once there is one.
     ways: Option<Ways>,
     paths: Arc<Paths>,
+    again: Again,
+}
+
+/// How often it is tried to reach a server, and who is told each time that it is not there.
+#[derive(Default)]
+struct Again {
+    retry: Option<Retry>,
+    tell: Option<Box<Tell>>,
+}
+
+/// Told why, and after how long it is tried again.
+type Tell = dyn Fn(&Error, Duration) + Send + Sync;
+
+impl fmt::Debug for Again {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Again").field(&self.retry).finish()
+    }
+}
+
+impl Again {
+    /// How long is to be waited before another attempt, after so many of which the last ended with `error`; none, if that is of no use.
+    fn wait(&self, attempt: u32, error: &Error) -> Option<Duration> {
+        let retry = self.retry.filter(|retry| attempt < retry.attempts)?;
+        // A name that nobody knows is not known a second later.
+        let may = error.may_pass() && !error.to_string().contains("not known");
+        may.then(|| retry.wait(attempt)).inspect(|wait| {
+            if let Some(tell) = &self.tell {
+                tell(error, *wait);
+            }
+        })
+    }
 }
 
 impl Stores {
     /// None yet; `args` is what is said of servers, `carried` how files go there.
     pub(crate) fn new(args: &FarArgs, carried: Carried) -> Self {
         Self { args: args.clone(), carried, ..Self::default() }
+    }
+
+    /// The same, which try again to reach a server that is not there, and `tell` why.
+    pub(crate) fn trying(self, retry: Retry, tell: impl Fn(&Error, Duration) + Send + Sync + 'static) -> Self {
+        Self { again: Again { retry: Some(retry), tell: Some(Box::new(tell)) }, ..self }
     }
 
     /// How long the server that is `store` takes to answer, if it is one.
@@ -122,7 +160,7 @@ impl Stores {
                         self.ways.insert(ways)
                     }
                 };
-                let remote = far::connect(far, &self.args, self.carried, ways).await?;
+                let remote = far::connect(far, &self.args, self.carried, ways, &self.again).await?;
                 let store: Arc<dyn Store> = Arc::new(remote.clone());
                 self.far.push((server, remote.clone(), store.clone()));
                 (remote, store)

@@ -61,6 +61,14 @@ impl Worker {
             Err(failure) => Err(failure),
         };
         if let Err(failure) = published {
+            // Who has stopped it is told from where it goes on.
+            if matches!(failure, Failure::Stopped)
+                && mode == Mode::Extended
+                && target.draft.is_resumable()
+                && let Ok(safe) = target.draft.checkpoint().await
+            {
+                tell.say(ranges(&shifted(&safe, target.from))).await;
+            }
             target.draft.abandon(true).await;
             return Err(failure);
         }
@@ -111,11 +119,14 @@ async fn markers(
         told.iter().for_each(|extent| new.remove(extent));
         if !new.is_empty() {
             told.extend(new.iter());
-            let shifted =
-                new.iter().filter_map(|e| Extent::between(e.start().checked_sub(target.from)?, e.end() - target.from));
-            tell.say(ranges(&shifted.collect())).await;
+            tell.say(ranges(&shifted(&new, target.from))).await;
         }
     }
+}
+
+/// Ranges of a file as the sender counts them, whose first byte is that at `from`.
+fn shifted(ranges: &Ranges, from: u64) -> Ranges {
+    ranges.iter().filter_map(|extent| Extent::between(extent.start().checked_sub(from)?, extent.end() - from)).collect()
 }
 
 /// Begins, or goes on with, what a transfer writes to.

@@ -103,13 +103,25 @@ impl Watch {
         self.bar.finish_and_clear();
     }
 
+    /// Tells that `name`, or a server, is tried again.
+    pub(crate) fn again(&self, name: Option<String>, error: &Error, wait: Duration) {
+        let seconds = wait.as_secs();
+        self.warn(
+            || json!({ "event": "again", "name": name, "error": error.to_string(), "wait_s": seconds }),
+            || format!("{}; trying again in {seconds} s", about(name.as_deref().unwrap_or_default(), error)),
+        );
+    }
+
     /// Tells of something that failed for good.
     pub(crate) fn failed(&self, name: &str, error: &Error) {
+        if matches!(error, Error::Stopped { .. }) {
+            // Whoever has asked for it knows.
+            return;
+        }
         Counts::add(&self.counts.failed, 1);
         match self.style {
             Style::Json => say(&json!({ "event": "failed", "name": name, "error": error.to_string() })),
-            // The error names the file.
-            _ => self.bar.suspend(|| tell(&format!("phoebus: {}", sentence(error)))),
+            _ => self.bar.suspend(|| tell(&format!("phoebus: {}", about(name, error)))),
         }
     }
 
@@ -299,16 +311,16 @@ impl Watcher for Told {
                     || format!("{key} is {what}, and was left out"),
                 );
             }
-            Event::Again { to, error, wait } => {
-                let seconds = wait.as_secs();
-                watch.warn(
-                    || json!({ "event": "again", "name": name(&self.to, to), "error": error.to_string(), "wait_s": seconds }),
-                    || format!("{}; trying again in {seconds} s", sentence(error)),
-                );
-            }
+            Event::Again { to, error, wait } => watch.again(Some(name(&self.to, to)), error, wait),
             Event::Failed { key, error } => watch.failed(&name(&self.to, key), error),
         }
     }
+}
+
+/// The same, which names the file, at either end: most errors do, but not those of a server that is not there.
+fn about(name: &str, error: &Error) -> String {
+    let (text, last) = (sentence(error), name.rsplit('/').next().unwrap_or_default());
+    if text.contains(last) { text } else { format!("{name}: {text}") }
 }
 
 /// The error in one line, as the rest of the command says errors.
