@@ -1,6 +1,6 @@
 //! Directories of a server: MLSD (RFC 3659, section 7), or where there is none, LIST as `ls -l` writes it.
 
-use super::error::{passing, refused};
+use super::error::{refused, senseless};
 use super::remote::Remote;
 use super::retrieve::Retrieval;
 use super::unix;
@@ -25,6 +25,8 @@ pub(super) struct RemoteListing {
     /// What has come and is not a whole line.
     rest: Vec<u8>,
     ended: bool,
+    /// The first line that lists nothing, of which is told when all others have been given: a name with a line end in it is two.
+    wrong: Option<Error>,
 }
 
 impl RemoteListing {
@@ -44,7 +46,7 @@ impl RemoteListing {
             b"LIST -a".to_vec()
         };
         let flow = Retrieval::of_listing(remote.clone(), session, name, command);
-        Ok(Self { remote, dir, flow, facts, rest: Vec::new(), ended: false })
+        Ok(Self { remote, dir, flow, facts, rest: Vec::new(), ended: false, wrong: None })
     }
 
     async fn page(&mut self) -> Result<Vec<Entry>, Error> {
@@ -54,14 +56,14 @@ impl RemoteListing {
                 None => {
                     self.ended = true;
                     let last = std::mem::take(&mut self.rest);
-                    page.extend(self.entry(&last)?);
+                    page.extend(self.entry_or_wrong(&last));
                 }
                 Some(block) => {
                     self.rest.extend_from_slice(block.bytes()?);
                     let mut from = 0;
                     let bytes = std::mem::take(&mut self.rest);
                     while let Some(end) = bytes[from..].iter().position(|&b| b == b'\n') {
-                        page.extend(self.entry(&bytes[from..from + end])?);
+                        page.extend(self.entry_or_wrong(&bytes[from..from + end]));
                         from += end + 1;
                     }
                     self.rest = bytes[from..].to_vec();
@@ -75,7 +77,17 @@ impl RemoteListing {
         if !self.facts {
             self.date(&mut page).await?;
         }
-        Ok(page)
+        match self.wrong.take_if(|_| page.is_empty()) {
+            Some(error) => Err(error),
+            None => Ok(page),
+        }
+    }
+
+    fn entry_or_wrong(&mut self, line: &[u8]) -> Option<Entry> {
+        self.entry(line).unwrap_or_else(|error| {
+            self.wrong.get_or_insert(error);
+            None
+        })
     }
 
     /// What a line lists, unless it is not to be seen.
@@ -86,7 +98,7 @@ impl RemoteListing {
         }
         let entry = if self.facts {
             let parsed = Facts::parse(line);
-            let (facts, name) = parsed.map_err(|error| passing(&self.remote.label(&self.dir), error.to_string()))?;
+            let (facts, name) = parsed.map_err(|error| senseless(&self.remote.label(&self.dir), error.to_string()))?;
             match facts.kind {
                 Some(Type::Current | Type::Parent) => None,
                 // Some list whole paths.

@@ -20,10 +20,12 @@ use phoebus_files::{Error, Sort};
 use phoebus_net::host::Host;
 use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::line::is_line;
+use phoebus_proto::gridftp::reply::Reply;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::OnceCell;
 
 /// How many reasons are kept for what is in a report.
 const MOST_REASONS: usize = 8;
@@ -59,6 +61,8 @@ pub(super) struct Inner {
     pub(super) modeless: AtomicBool,
     /// Of how many files and directories modes were to be set and were not, and the names of the first of them.
     pub(super) without_modes: Mutex<(u64, Vec<String>)>,
+    /// Whether it leaves out of names what is no printable ASCII, once that matters.
+    ascii_alone: OnceCell<bool>,
     /// Whether it refuses to go on with what it has of a file.
     pub(super) restartless: AtomicBool,
     /// Servers from which nothing comes directly.
@@ -116,6 +120,7 @@ impl Remote {
             used: AtomicU32::new(1),
             modeless,
             without_modes,
+            ascii_alone: OnceCell::new(),
             restartless,
             not_from,
             by_way,
@@ -219,6 +224,33 @@ impl Remote {
         self.0.not_from.lock().unwrap_or_else(PoisonError::into_inner).contains(&other.0.name)
     }
 
+    /// Refuses a name that the server would take for another.
+    async fn sayable(&self, key: &Key) -> Result<(), Error> {
+        let plain = key.as_bytes().iter().all(|b| matches!(b, b' '..=b'~' | b'\t'));
+        // One that no command can have is refused where it would be said.
+        if plain || !is_line(key.as_bytes()) || !self.has("MLST") {
+            return Ok(());
+        }
+        match self.0.ascii_alone.get_or_try_init(|| self.leaves_out()).await? {
+            false => Ok(()),
+            true => Err(senseless(
+                &self.label(key),
+                "the server leaves out what of a name is no printable ASCII, and would take it for another",
+            )),
+        }
+    }
+
+    /// Whether the server leaves out of names what is no printable ASCII, as GCT's does where nothing protects commands: then it finds a
+    /// directory by a name that nothing has.
+    async fn leaves_out(&self) -> Result<bool, Error> {
+        const ODD: &[u8] = "\u{e9}".as_bytes();
+        let home = self.path(&self.0.home)?;
+        let lines = [&b"/"[..], &[&home[..], b"/"].concat()].map(|dir| [b"MLST ", dir, ODD].concat());
+        let replies = self.ask_all(lines.into()).await?;
+        let as_said = |reply: &Reply| reply.lines.iter().any(|line| line.windows(ODD.len()).any(|bytes| bytes == ODD));
+        Ok(replies.iter().any(|reply| reply.code == 250 && !as_said(reply)))
+    }
+
     /// Whether a file can be gone on with.
     pub(super) fn restarts(&self) -> bool {
         self.has("REST") && self.has("SIZE") && !self.0.restartless.load(Ordering::Relaxed)
@@ -258,15 +290,22 @@ impl Store for Remote {
     }
 
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
-        Box::pin(self.look_and_remember(key))
+        Box::pin(async move {
+            self.sayable(key).await?;
+            self.look_and_remember(key).await
+        })
     }
 
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
-        Box::pin(async move { Ok(Box::new(RemoteListing::begin(self.clone(), key.clone()).await?) as _) })
+        Box::pin(async move {
+            self.sayable(key).await?;
+            Ok(Box::new(RemoteListing::begin(self.clone(), key.clone()).await?) as _)
+        })
     }
 
     fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
         Box::pin(async move {
+            self.sayable(key).await?;
             let meta = self.recall(key).await?;
             if !matches!(meta.kind, Kind::File | Kind::Device) {
                 return Err(Error::Kind { name: self.label(key), is: meta.kind.described(), expected: "a file" });
@@ -280,7 +319,10 @@ impl Store for Remote {
     }
 
     fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun> {
-        Box::pin(async move { Ok(Begun::Draft(Arc::new(RemoteDraft::begin(self.clone(), key.clone(), spec).await?))) })
+        Box::pin(async move {
+            self.sayable(key).await?;
+            Ok(Begun::Draft(Arc::new(RemoteDraft::begin(self.clone(), key.clone(), spec).await?)))
+        })
     }
 
     fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
@@ -290,6 +332,7 @@ impl Store for Remote {
 
     fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         Box::pin(async move {
+            self.sayable(key).await?;
             match self.order("MKD", key, "make the directory").await {
                 Err(error) if self.look(key).await.is_ok() => {
                     drop(error);
@@ -302,6 +345,7 @@ impl Store for Remote {
 
     fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         Box::pin(async move {
+            self.sayable(key).await?;
             match self.order("DELE", key, "remove").await {
                 Err(error) => Err(self.why(key, error, true).await),
                 removed => removed,
@@ -311,6 +355,7 @@ impl Store for Remote {
 
     fn remove_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         Box::pin(async move {
+            self.sayable(key).await?;
             match self.order("RMD", key, "remove the directory").await {
                 Err(error) => Err(self.why(key, error, false).await),
                 removed => removed,
@@ -320,6 +365,8 @@ impl Store for Remote {
 
     fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
         Box::pin(async move {
+            self.sayable(from).await?;
+            self.sayable(to).await?;
             if !replace {
                 match self.look(to).await {
                     Ok(_) => return Err(Error::Exists { name: self.label(to) }),
@@ -332,7 +379,10 @@ impl Store for Remote {
     }
 
     fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()> {
-        Box::pin(self.attribute(key, attributes))
+        Box::pin(async move {
+            self.sayable(key).await?;
+            self.attribute(key, attributes).await
+        })
     }
 
     /// What a server has said to be done is done: there is nothing to ask it for.

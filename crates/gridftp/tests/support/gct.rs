@@ -25,6 +25,13 @@ impl Gct {
         Self::start(Command::new("globus-gridftp-server").args(["-aa", "-anonymous-user", user.trim()]).args(options))
     }
 
+    /// The first with further options, started by `command`, which is given its arguments.
+    #[allow(dead_code, reason = "each test file uses its own part")]
+    pub fn started(command: &mut Command, options: &[&str]) -> Self {
+        let user = ok(&run(Command::new("id").arg("-un")));
+        Self::start(command.args(["-aa", "-anonymous-user", user.trim()]).args(options))
+    }
+
     /// One that believes an authority.
     pub fn secure(authorities: &Path, certificate: &Path, key: &Path, gridmap: &Path) -> Self {
         Self::secure_with(authorities, certificate, key, gridmap, &[])

@@ -22,6 +22,9 @@ const HALF_A_YEAR: i64 = 15_778_476;
 /// How many directories may wait while one is listed.
 const MAX_BELOW: usize = 1 << 20;
 
+/// What has a name that cannot be said.
+const UNSAYABLE: &str = "OS.phoebus=unsayable";
+
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 impl Worker {
@@ -152,12 +155,16 @@ impl Listed {
         Ok(if ended { None } else { Some(lines) })
     }
 
-    /// The line of one entry; none if its name has the end of a line in it, since nobody could ask for it.
+    /// The line of one entry. One whose name has the end of a line in it nobody could ask for: then none, but among facts, which
+    /// programs read, it is told that there is something, so that no copy of a directory is taken for all of it.
     fn line(&self, name: &[u8], meta: &Meta) -> Option<Line> {
-        if !is_line(name) {
-            return None;
-        }
         match &self.format {
+            Format::Facts { names, .. } if !is_line(name) => {
+                let mut facts = Facts { kind: Some(Type::Other(UNSAYABLE.to_owned())), ..Facts::default() };
+                names.keep(&mut facts);
+                facts.encode(&name.iter().map(|b| if is_line(&[*b]) { *b } else { b'?' }).collect::<Vec<_>>())
+            }
+            _ if !is_line(name) => None,
             Format::Long => Some(long(name, meta, self.now)),
             Format::Names(before) => Some([before, name].concat()),
             Format::Facts { names, read_only, .. } => {
