@@ -334,6 +334,9 @@ fn what_keeps_ssh_from_it_is_said() {
     far.install("bin/phoebus", "#!/bin/sh\necho hello; sleep 1\n");
     let (code, said) = far.phoebus(&["ls", "far:"]);
     assert!(code != 0 && said.contains("hello"), "{code}: {said}");
+    // One that says nothing.
+    far.install("bin/phoebus", "#!/bin/sh\nexec sleep 20\n");
+    far.fails(11, "far: nothing came within 2 s", &["cp", "--stall", "2s", "--attempts", "1", "x", "far:x"]);
     // Another host's key, and nobody who may log in.
     fs::write(far.home(".ssh/known_hosts"), fs::read_to_string(far.home(".ssh/id.pub")).unwrap()).unwrap();
     far.fails(6, "Host key verification failed", &["cp", "x", "far:x"]);

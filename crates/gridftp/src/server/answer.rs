@@ -76,8 +76,6 @@ fn code_of_data(error: &data::Error) -> u16 {
         | data::Error::Stranger { .. }
         | data::Error::Strangers { .. }
         | data::Error::Direction(_) => 425,
-        // As many would come the next time.
-        data::Error::TooMany(_) => 504,
         _ => 426,
     }
 }
