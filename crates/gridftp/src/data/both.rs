@@ -144,7 +144,9 @@ pub(super) async fn send(
     let (mut over, mut sent, mut came, mut why) = (false, 0, 0, None);
     let mut give_up = Instant::now() + patience;
     loop {
-        if over && senders.is_empty() && greeted.is_empty() {
+        // A receiver that connects takes one that is reset for one that was cut, so that all that are to come are told of the end.
+        let more = arrivals.is_some() && came < streams as usize;
+        if over && senders.is_empty() && greeted.is_empty() && !more {
             return Ok(sent);
         }
         if arrivals.is_none() && senders.is_empty() && greeted.is_empty() {
@@ -168,7 +170,7 @@ pub(super) async fn send(
                 // A receiver may close what it does not need before it has said READY.
                 Err(error) => why = Some(error),
             },
-            arrived = next(&mut arrivals), if !over => {
+            arrived = next(&mut arrivals), if !over || more => {
                 came += 1;
                 if came > inner.settings.most {
                     return Err(Error::TooMany(inner.settings.most));
