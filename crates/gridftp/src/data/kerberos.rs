@@ -65,8 +65,12 @@ impl Tokens {
             if self.open()? {
                 continue;
             }
-            let mut more = [0; READ];
-            let len = match stream.try_read(&mut more) {
+            // Straight to where it waits: a future that held as much would be moved about with it.
+            let had = self.come.len();
+            self.come.resize(had + READ, 0);
+            let read = stream.try_read(&mut self.come[had..]);
+            self.come.truncate(had + *read.as_ref().unwrap_or(&0));
+            let len = match read {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     stream.readable().await?;
                     continue;
@@ -77,7 +81,6 @@ impl Tokens {
                 // An end amid a message is no end.
                 return if self.come.is_empty() { Ok(0) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
-            self.come.extend_from_slice(&more[..len]);
         }
     }
 

@@ -104,15 +104,14 @@ impl fmt::Debug for Incoming {
 async fn stream(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result<(), Error> {
     let mut arrivals = Arrivals::of(inner, true);
     // One that goes without a word where something is to come is none of the transfer's, if anybody may connect.
-    for _ in 0..SCANS {
+    let mut scans = 0;
+    loop {
         let connection = inner.one(&mut arrivals).await?;
         match one_stream(inner, connection, intake.clone(), blocks).await {
-            Err(Error::Short { came: 0, .. }) if inner.may_be_stranger() => {}
+            Err(Error::Short { came: 0, .. }) if inner.may_be_stranger() && scans < SCANS => scans += 1,
             other => return other,
         }
     }
-    let connection = inner.one(&mut arrivals).await?;
-    one_stream(inner, connection, intake, blocks).await
 }
 
 async fn one_stream(inner: &Inner, mut connection: Connection, intake: Intake, blocks: &Sender) -> Result<(), Error> {
