@@ -1,8 +1,8 @@
 //! What is served to whom: read from TOML, or made by a program.
 //!
-//! - [`users`]: who may log in, and what he sees. [`security`]: by what he proves who he is.
-//! - [`limits`]: of the server and of each session. [`data`]: data connections, and what carries them. [`stripes`]: data nodes.
-//! - [`check`](Config::check): values that make no sense, each named.
+//! - `users`: who may log in, and what he sees. `security`: by what he proves who he is.
+//! - `limits`: of the server and of each session. `data`: data connections, and what carries them. `stripes`: data nodes.
+//! - `check`(Config::check): values that make no sense, each named.
 
 mod check;
 mod data;
