@@ -2,7 +2,7 @@
 //!
 //! - `users`: who may log in, and what he sees. `security`: by what he proves who he is.
 //! - `limits`: of the server and of each session. `data`: data connections, and what carries them. `stripes`: data nodes.
-//! - `check`(Config::check): values that make no sense, each named.
+//! - [`check`](Config::check): values that make no sense, each named.
 
 mod check;
 mod data;
