@@ -247,6 +247,14 @@ s = f.transfercmd('STOR meanwhile'); s.sendall(wrapped(b'abc')); f.putcmd('NOOP'
 for wanted in '226', '200', '200': r = answer(f); assert r.startswith(wanted), r
 f.voidcmd('ALLO 6'); s = f.transfercmd('STOR announced'); s.sendall(wrapped(b'abc') + wrapped(b'def')); s.close(); r = answer(f); assert r.startswith('226'), r
 assert f.size('meanwhile') == f.size('announced') == 6
+# Nor can a message be framed anew, for it to be taken once more, or some of the data be handed over as a command.
+def command(m): f.sock.sendall(b'ENC ' + base64.b64encode(m) + b'\r\n')
+m = f.context.wrap(b'NOOP', True).message; framed = bytes.fromhex('06092a864886f712010202') + m; assert len(framed) < 128
+command(b'\x60' + bytes([len(framed)]) + framed); r = answer(f); assert r.startswith('535'), r
+command(m); r = answer(f); assert r.startswith('200'), r
+s = f.transfercmd('STOR broken'); m = [f.context.wrap(b'x' * 100, True).message for _ in range(2)]
+s.sendall(struct.pack('>I', len(m[0])) + m[0]); command(m[1]); s.sendall(wrapped(b'')); s.close()
+for wanted in '426', '500': r = answer(f); assert r.startswith(wanted), r
 f.voidcmd('MODE E'); r = refused(f, 'PASV', '504'); f.voidcmd('MODE S'); f.voidcmd('PROT C')
 s = f.transfercmd('RETR there'); got = b''.join(iter(lambda: s.recv(1 << 20), b'')); assert got == data; assert answer(f).startswith('226')
 # A command in clear, and one that came before.

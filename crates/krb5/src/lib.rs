@@ -111,7 +111,7 @@ impl Accepting {
             return Err(Failure { what: LACKS, why: lacking.join(", ") });
         }
         let private = accepted.flags & flag::CONFIDENTIALITY != 0;
-        let talk = Talk { context: self.context, seen: Seen::default() };
+        let talk = Talk { context: self.context, seen: Seen::default(), numbered: None, strayed: false };
         let context = Context { principal: name, private, talk: Mutex::new(talk) };
         Ok(Step::Done(context, accepted.token))
     }
@@ -128,6 +128,10 @@ struct Talk {
     context: sys::Context,
     /// Which messages of the client's have come.
     seen: Seen,
+    /// Whether they have numbers, once one has come.
+    numbered: Option<bool>,
+    /// Whether one came where it did not belong.
+    strayed: bool,
 }
 
 impl fmt::Debug for Context {
@@ -174,6 +178,10 @@ impl Context {
         let mut talk = self.talk();
         let sys::Unwrapped { bytes, private, replayed } = talk.context.unwrap(token)?;
         let number = number(token);
+        // The library takes one message in more than one frame, of which only one shows the number.
+        if *talk.numbered.get_or_insert(number.is_some()) != number.is_some() {
+            return Err(Failure::new("the message", "it is framed otherwise than those before it"));
+        }
         let noted = match number {
             Some(number) => talk.seen.note(number),
             None if replayed => Err(Twice::Before),
@@ -199,9 +207,16 @@ impl Context {
         self.talk().seen.latest().unwrap_or(0)
     }
 
-    /// Whether all messages of the client's after the number `from`, up to `to`, have come, over whatever connection.
+    /// Whether all messages of the client's after the number `from`, up to `to`, have come, each where it belongs.
     pub fn has_all(&self, from: u64, to: u64) -> bool {
-        self.talk().seen.has_all(from, to)
+        let talk = self.talk();
+        !talk.strayed && talk.seen.has_all(from, to)
+    }
+
+    /// Notes that a message came over a connection for which it was not meant, as somebody on the way may have brought about: from then
+    /// on nobody can tell that all has come ([`Self::has_all`]).
+    pub fn stray(&self) {
+        self.talk().strayed = true;
     }
 
     fn talk(&self) -> MutexGuard<'_, Talk> {

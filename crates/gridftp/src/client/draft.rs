@@ -133,9 +133,14 @@ impl RemoteDraft {
 
     /// Begins to send all of `flow`, adding to `moved` what has gone.
     fn send(&self, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<Upload, Error> {
+        Ok(Upload::begin(self.remote.clone(), self.sending()?, flow, moved))
+    }
+
+    /// What goes to the server, from here or from another one.
+    pub(super) fn sending(&self) -> Result<Sending, Error> {
         // A name that cannot be said is the file's own.
         self.remote.path(&self.key)?;
-        let sending = Sending {
+        Ok(Sending {
             name: self.name(),
             path: self.remote.path(&self.part)?,
             size: self.spec.size,
@@ -143,8 +148,7 @@ impl RemoteDraft {
             kept: self.kept.clone(),
             safe: self.safe.clone(),
             marks: self.marks.clone(),
-        };
-        Ok(Upload::begin(self.remote.clone(), sending, flow, moved))
+        })
     }
 
     /// Begins to send what is then given block by block.

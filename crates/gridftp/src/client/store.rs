@@ -142,7 +142,7 @@ async fn run(
                 let reply = reply?;
                 until = Instant::now() + patience;
                 if reply.is_preliminary() {
-                    mark(&reply, sending);
+                    sending.mark(&reply);
                 } else if !reply.is_success() {
                     session.in_step = true;
                     return Err(not_stored(remote, sending, &reply));
@@ -176,7 +176,7 @@ async fn run(
                         if !reply.is_preliminary() {
                             break;
                         }
-                        mark(&reply, sending);
+                        sending.mark(&reply);
                     }
                 }
                 return Err(passing(name, "the transfer was given up"));
@@ -211,19 +211,21 @@ fn afresh(remote: &Remote, sending: &Sending, command: &str, reply: &Reply) -> E
     )
 }
 
-/// Notes what a marker calls safe.
-fn mark(reply: &Reply, sending: &Sending) {
-    if reply.code == 111
-        && let Ok(ranges) = find_ranges(&reply.text())
-    {
-        let size = sending.size.unwrap_or(u64::MAX);
-        let mut safe = sending.safe.lock().unwrap_or_else(PoisonError::into_inner);
-        safe.extend(ranges.iter().filter_map(|extent| extent.common(Extent::first(size))));
-        if let Some(marks) = &sending.marks {
-            let mut all = safe.clone();
-            all.extend(sending.kept.iter());
-            // Without them a file that is cut begins again, and no more.
-            let _ = marks.write(&all);
+impl Sending {
+    /// Notes what a marker calls safe.
+    pub(super) fn mark(&self, reply: &Reply) {
+        if reply.code == 111
+            && let Ok(ranges) = find_ranges(&reply.text())
+        {
+            let size = self.size.unwrap_or(u64::MAX);
+            let mut safe = self.safe.lock().unwrap_or_else(PoisonError::into_inner);
+            safe.extend(ranges.iter().filter_map(|extent| extent.common(Extent::first(size))));
+            if let Some(marks) = &self.marks {
+                let mut all = safe.clone();
+                all.extend(self.kept.iter());
+                // Without them a file that is cut begins again, and no more.
+                let _ = marks.write(&all);
+            }
         }
     }
 }

@@ -196,7 +196,7 @@ async fn run(
     watch: &mut Watch<'_>,
     moved: &(dyn Fn(u64) + Send + Sync),
 ) -> Result<(), Error> {
-    let name = watch.draft.label();
+    let (name, sending) = (watch.draft.label(), watch.draft.sending()?);
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut sent, mut came) = (false, false);
@@ -205,6 +205,7 @@ async fn run(
             reply = source.next(), if !sent => sent = done(&name, "source", reply?, dest, came).await?,
             reply = dest.next(), if !came => {
                 let reply = reply?;
+                sending.mark(&reply);
                 if reply.code == 112 {
                     let lines: Vec<String> = reply.lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
                     if let Ok(perf) = Perf::parse(lines.iter().map(String::as_str)) {

@@ -3,7 +3,8 @@
 //! Where only known addresses may connect, others are reset as they come, and what fails between the two ends fails the transfer at
 //! once. Where anybody may ([`Peers::Anyone`]: the other end is not known, or proves by itself who it is), a stranger is none of the
 //! transfer's affair: one that does not prove who it is, or says nothing, or goes before it has said anything, is left out, and what
-//! the others do goes on. All agree at the same time, so that nobody waits for who keeps silent.
+//! the others do goes on. All agree at the same time, so that nobody waits for who keeps silent. MODE X is another matter where nothing is proved:
+//! its receiver knows of no number of ends, so that whoever was told READY and does not come to one ends the transfer.
 
 use super::channel::{Inner, Way};
 use super::connection::Connection;

@@ -19,13 +19,15 @@ pub(super) struct Loose {
     shield: Option<Shield>,
     to: usize,
     doubtful: bool,
+    /// Whether the other end has shown who it is.
+    proved: bool,
 }
 
 impl Loose {
     /// Itself under the watch of the caller's runtime again. If that cannot be it is reset.
     pub(super) fn settle(self) -> io::Result<Connection> {
-        let Self { bulk, shield, to, doubtful } = self;
-        Ok(Connection { stream: bulk.into_stream()?, shield, to, doubtful })
+        let Self { bulk, shield, to, doubtful, proved } = self;
+        Ok(Connection { stream: bulk.into_stream()?, shield, to, doubtful, proved })
     }
 }
 
@@ -38,6 +40,8 @@ pub(super) struct Connection {
     pub(super) to: usize,
     /// Whether it has ended in a way that does not tell whether the other end wanted it to.
     doubtful: bool,
+    /// Whether the other end has shown who it is.
+    proved: bool,
 }
 
 impl Connection {
@@ -53,7 +57,8 @@ impl Connection {
             Some(guard) => Some(Shield::up(guard, &stream, connected, patience).await?),
             None => None,
         };
-        Ok(Self { stream, shield, to, doubtful: false })
+        let proved = matches!(guard, Some(Guard::Gsi { .. } | Guard::Pinned(_) | Guard::TlsClient(..)));
+        Ok(Self { stream, shield, to, doubtful: false, proved })
     }
 
     /// Whether its bytes are those of a TCP socket as they are, so that a thread can have it ([`Loose`]).
@@ -76,13 +81,13 @@ impl Connection {
 
     /// Whether the other end has shown who it is.
     pub(super) fn is_proved(&self) -> bool {
-        matches!(self.shield, Some(Shield::Gsi(_) | Shield::Tls(_)))
+        self.proved
     }
 
     /// Itself for a thread. If that cannot be it is reset.
     pub(super) fn loosen(self) -> io::Result<Loose> {
-        let Self { stream, shield, to, doubtful } = self;
-        Ok(Loose { bulk: stream.into_bulk()?, shield, to, doubtful })
+        let Self { stream, shield, to, doubtful, proved } = self;
+        Ok(Loose { bulk: stream.into_bulk()?, shield, to, doubtful, proved })
     }
 
     /// Waits until there is room for something to be written, as long as the other end takes more within each `stall`; cancel safe.

@@ -3,7 +3,8 @@
 //!
 //! Each message of a context has a number, on whichever connection it goes (RFC 4121). Here they have to come in order, and at the end
 //! all have to have come that were sent since: over this connection, or over the control connection, which may be a little behind. So
-//! nobody on the way can leave out, repeat or swap what was sent. An end of the connection alone shows nothing: where the size is not
+//! nobody on the way can leave out, repeat or swap what was sent, nor hand it over as a command, unless all of a message reads like one; nor
+//! a command as data where the size is known. An end of the connection alone shows nothing: where the size is not
 //! announced (`ALLO`) it is refused.
 
 use super::error::Error;

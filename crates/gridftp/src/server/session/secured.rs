@@ -1,6 +1,8 @@
 //! What `AUTH GSSAPI` comes to: certificates (GSI) or tickets (Kerberos). Tokens tell which it is: those of GSI are records of TLS, those of
 //! Kerberos are framed as GSS-API has it (RFC 2743, section 3.1).
 
+#[cfg(feature = "kerberos")]
+use super::table;
 use super::task::Identity;
 use phoebus_gsi::control::{Level, Protected, ServerLogin};
 #[cfg(feature = "kerberos")]
@@ -15,9 +17,9 @@ use {
 #[cfg(feature = "kerberos")]
 const FRAMED: u8 = 0x60;
 
-/// The most bytes of a token: tickets with what Windows says of groups have some tens of kilobytes.
+/// The most bytes of a token, which fit a line: tickets with what Windows says of groups have some tens of kilobytes.
 #[cfg(feature = "kerberos")]
-const MAX_TOKEN: usize = 64 << 10;
+const MAX_TOKEN: usize = 48 << 10;
 
 /// Two ends that are about to agree.
 pub(super) enum Agreeing {
@@ -69,6 +71,10 @@ impl Secured {
                 let mut line = opened.bytes;
                 while line.last().is_some_and(|last| matches!(last, b'\r' | b'\n' | 0)) {
                     line.pop();
+                }
+                if !table::is_command(&line) {
+                    // It may be some of a file's bytes, which are then missing there.
+                    context.stray();
                 }
                 Ok(Some((line, level)))
             }

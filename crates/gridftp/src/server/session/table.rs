@@ -135,6 +135,14 @@ pub(super) const SITE: &[Entry] = &[
 ];
 
 /// What a command after SITE needs; those that are not known need nothing, and are refused.
+/// Whether this is one line that begins with a command of this server's.
+#[cfg(feature = "kerberos")]
+pub(super) fn is_command(line: &[u8]) -> bool {
+    let verb = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let mut known = [COMMANDS, SECURE, TOKENS, GSI].into_iter().flatten();
+    !line.contains(&b'\n') && known.any(|entry| entry.verb.as_bytes().eq_ignore_ascii_case(verb))
+}
+
 pub(super) fn needs_of_site(site: &Site) -> Needs {
     match site {
         Site::Chmod(..) | Site::Utime(..) => Writing,
