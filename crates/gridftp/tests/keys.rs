@@ -4,19 +4,16 @@
 
 mod support;
 
-use phoebus_files::Sort;
-use phoebus_files::block::{Block, Pool};
-use phoebus_files::store::{Fallible, Flow};
 use phoebus_gridftp::data::pinned::{Own, Pinned, quic};
-use phoebus_gridftp::data::{Channel, Error, Guard, Intake, Mode, Settings};
+use phoebus_gridftp::data::{Channel, Error, Guard, Mode, Settings};
 use phoebus_proto::gridftp::address::{find_epsv, print_port};
 use phoebus_proto::gridftp::pin::Pin;
 use phoebus_proto::gridftp::reply::{Replies, Reply};
-use std::collections::VecDeque;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use support::flow::{Given, receive};
 use support::{PATIENCE, Serve, bytes};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -97,42 +94,10 @@ fn between(driver: &str, own: &Own, theirs: Pin) -> Settings {
     }
 }
 
-/// What a test sends; it may fail at its end.
-#[derive(Debug)]
-struct Given(Mutex<VecDeque<Block>>, bool);
-
-impl Given {
-    fn of(content: &[u8], whole: bool) -> Arc<dyn Flow> {
-        let blocks = content.chunks(256 << 10).enumerate();
-        let blocks = blocks.map(|(i, bytes)| Block::new((i as u64) << 18, bytes.to_vec()));
-        Arc::new(Self(Mutex::new(blocks.collect()), whole))
-    }
-}
-
-impl Flow for Given {
-    fn next(&self) -> Fallible<'_, Option<Block>> {
-        let next = self.0.lock().unwrap().pop_front();
-        let lost = || phoebus_files::Error::Store { name: "x".into(), reason: "lost".into(), sort: Sort::Passing };
-        let whole = self.1;
-        Box::pin(async move { if next.is_none() && !whole { Err(lost()) } else { Ok(next) } })
-    }
-}
-
 async fn send(channel: &Channel, mode: Mode, content: &[u8], whole: bool) -> Result<u64, Error> {
     let moved = Arc::default();
-    let sent = channel.send(mode, 4, Given::of(content, whole), &moved);
+    let sent = channel.send(mode, 4, Given::of(content, 256 << 10, whole), &moved);
     timeout(PATIENCE, sent).await.unwrap()
-}
-
-async fn receive(channel: &Channel, mode: Mode) -> Result<Vec<u8>, phoebus_files::Error> {
-    let intake = Intake { pool: Pool::new(1 << 18, 16), from: 0, expected: None, into: None };
-    let (flow, mut content) = (channel.receive(mode, intake), Vec::new());
-    while let Some(block) = timeout(PATIENCE, flow.next()).await.unwrap()? {
-        let (at, bytes) = (block.offset as usize, block.bytes().unwrap());
-        content.resize(content.len().max(at + bytes.len()), 0);
-        content[at..at + bytes.len()].copy_from_slice(bytes);
-    }
-    Ok(content)
 }
 
 fn serve() -> Serve {
@@ -154,7 +119,7 @@ fn files_go_both_ways_in_both_modes_whoever_connects() {
             assert_eq!(control.last().code, 226, "{driver} {len}");
             let to = Channel::connecting(vec![control.listening()], settings.clone());
             control.say("RETR a");
-            assert!(runtime.block_on(receive(&to, Mode::Stream)).unwrap() == content);
+            assert!(runtime.block_on(receive(&to, Mode::Stream, None)).unwrap() == content);
             assert_eq!(control.last().code, 226);
             for put in [true, false] {
                 let from = Channel::listening(Ipv4Addr::LOCALHOST.into(), settings.clone()).unwrap();
@@ -163,7 +128,7 @@ fn files_go_both_ways_in_both_modes_whoever_connects() {
                 if put {
                     runtime.block_on(send(&from, Mode::Stream, &content, true)).unwrap();
                 } else {
-                    assert!(runtime.block_on(receive(&from, Mode::Stream)).unwrap() == content);
+                    assert!(runtime.block_on(receive(&from, Mode::Stream, None)).unwrap() == content);
                 }
                 assert_eq!(control.last().code, 226);
             }
@@ -180,7 +145,7 @@ fn files_go_both_ways_in_both_modes_whoever_connects() {
             control.ask(&format!("PORT {}", print_port(from.local_addr().unwrap()).unwrap()));
             for name in ["c", "d"] {
                 control.say(&format!("RETR {name}"));
-                assert!(runtime.block_on(receive(&from, Mode::Extended)).unwrap() == content);
+                assert!(runtime.block_on(receive(&from, Mode::Extended, None)).unwrap() == content);
                 assert_eq!(control.last().code, 226);
             }
             for name in ["a", "b", "c", "d"] {
@@ -211,14 +176,14 @@ fn another_key_than_the_one_that_was_named_is_refused_at_either_end() {
         assert!(driver == "tls" || sent.is_err(), "QUIC has the other end say that it has all");
         let to = Channel::connecting(vec![control.listening()], settings);
         control.say("RETR there");
-        let got = runtime.block_on(receive(&to, Mode::Stream));
+        let got = runtime.block_on(receive(&to, Mode::Stream, None));
         assert!(got.is_err() && control.last().code / 100 == 4);
         // This end expects another than the server's.
         let mut control = Control::to(&serve);
         let _ = control.stack(driver, "", &own, own.pin());
         let to = Channel::connecting(vec![control.listening()], between(driver, &own, other.pin()));
         control.say("RETR there");
-        let why = runtime.block_on(receive(&to, Mode::Stream)).unwrap_err().to_string();
+        let why = runtime.block_on(receive(&to, Mode::Stream, None)).unwrap_err().to_string();
         assert!(why.contains("another key than the one that was named"), "{why}");
         assert_eq!(control.last().code / 100, 4);
     }
@@ -247,7 +212,7 @@ fn what_was_cut_is_never_taken_for_whole() {
         let to = Channel::connecting(vec![from.local_addr().unwrap()], between(driver, &theirs, own.pin()));
         for mode in [Mode::Stream, Mode::Extended] {
             let content = bytes(LONG);
-            let both = async { tokio::join!(send(&to, mode, &content, false), receive(&from, mode)) };
+            let both = async { tokio::join!(send(&to, mode, &content, false), receive(&from, mode, None)) };
             let (sent, got) = runtime.block_on(both);
             assert!(sent.is_err() && got.is_err(), "{driver} {mode:?}: {got:?}");
         }

@@ -5,16 +5,13 @@
 
 mod support;
 
-use phoebus_files::Sort;
-use phoebus_files::block::{Block, Pool};
-use phoebus_files::store::{Fallible, Flow};
-use phoebus_gridftp::data::{Channel, Intake, Mode, Settings};
+use phoebus_gridftp::data::{Channel, Mode, Settings};
 use phoebus_proto::units::Span;
-use std::collections::VecDeque;
 use std::fs;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
+use support::flow::{Given, receive};
 use support::{PATIENCE, Serve, bytes, ok, python};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -176,38 +173,6 @@ for act in resend, talks, wrong, goes, no_bye, silent: fetch(act)
     assert_eq!(serve.hidden(), Vec::<String>::new());
 }
 
-/// What a test sends; it may fail at its end.
-#[derive(Debug)]
-struct Given(Mutex<VecDeque<Block>>, bool);
-
-impl Given {
-    fn of(content: &[u8], whole: bool) -> Arc<dyn Flow> {
-        let blocks = content.chunks(64 << 10).enumerate();
-        let blocks = blocks.map(|(i, bytes)| Block::new((i as u64) << 16, bytes.to_vec()));
-        Arc::new(Self(Mutex::new(blocks.collect()), whole))
-    }
-}
-
-impl Flow for Given {
-    fn next(&self) -> Fallible<'_, Option<Block>> {
-        let next = self.0.lock().unwrap().pop_front();
-        let lost = || phoebus_files::Error::Store { name: "x".into(), reason: "lost".into(), sort: Sort::Passing };
-        let whole = self.1;
-        Box::pin(async move { if next.is_none() && !whole { Err(lost()) } else { Ok(next) } })
-    }
-}
-
-async fn receive(channel: &Channel) -> Result<Vec<u8>, phoebus_files::Error> {
-    let intake = Intake { pool: Pool::new(1 << 18, 16), from: 0, expected: None, into: None };
-    let (flow, mut content) = (channel.receive(Mode::ExtendedBoth, intake), Vec::new());
-    while let Some(block) = timeout(PATIENCE, flow.next()).await.unwrap()? {
-        let (at, bytes) = (block.offset as usize, block.bytes().unwrap());
-        content.resize(content.len().max(at + bytes.len()), 0);
-        content[at..at + bytes.len()].copy_from_slice(bytes);
-    }
-    Ok(content)
-}
-
 #[test]
 fn both_ends_are_of_one_mind() {
     let runtime = Runtime::new().unwrap();
@@ -220,8 +185,9 @@ fn both_ends_are_of_one_mind() {
             let connects = Channel::connecting(vec![listens.local_addr().unwrap()], settings.clone());
             let (from, to) = if receiver_connects { (&listens, &connects) } else { (&connects, &listens) };
             let moved = Arc::default();
-            let sends = timeout(PATIENCE, from.send(Mode::ExtendedBoth, 4, Given::of(&content, whole), &moved));
-            let (sent, got) = runtime.block_on(async { tokio::join!(sends, receive(to)) });
+            let sends =
+                timeout(PATIENCE, from.send(Mode::ExtendedBoth, 4, Given::of(&content, 64 << 10, whole), &moved));
+            let (sent, got) = runtime.block_on(async { tokio::join!(sends, receive(to, Mode::ExtendedBoth, None)) });
             if whole {
                 assert_eq!(sent.unwrap().unwrap(), len as u64);
                 assert!(got.unwrap() == content, "{receiver_connects} {len}");

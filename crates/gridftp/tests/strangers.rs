@@ -4,46 +4,21 @@
 
 mod support;
 
-use phoebus_files::block::{Block, Pool};
-use phoebus_files::store::{Fallible, Flow};
 use phoebus_gridftp::data::pinned::{Own, Pinned};
-use phoebus_gridftp::data::{Channel, Guard, Intake, Mode, Peers, Settings};
+use phoebus_gridftp::data::{Channel, Guard, Mode, Peers, Settings};
 use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
+use support::flow::{Given, receive};
 use support::{PATIENCE, Serve, bytes, ok, python};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-/// What a test sends, in blocks.
-#[derive(Debug)]
-struct Given(Mutex<Vec<Block>>);
-
-impl Flow for Given {
-    fn next(&self) -> Fallible<'_, Option<Block>> {
-        let next = self.0.lock().unwrap().pop();
-        Box::pin(async move { Ok(next) })
-    }
-}
-
 async fn send(channel: &Channel, mode: Mode, content: &[u8]) -> u64 {
-    let blocks = content.chunks(64 << 10).enumerate();
-    let blocks: Vec<_> = blocks.map(|(i, bytes)| Block::new((i as u64) << 16, bytes.to_vec())).collect();
-    let (flow, moved) = (Arc::new(Given(Mutex::new(blocks.into_iter().rev().collect()))), Arc::default());
+    let (flow, moved) = (Given::of(content, 64 << 10, true), Arc::default());
     timeout(PATIENCE, channel.send(mode, 3, flow, &moved)).await.unwrap().unwrap()
-}
-
-async fn receive(channel: &Channel, mode: Mode, expected: u64) -> Result<Vec<u8>, phoebus_files::Error> {
-    let intake = Intake { pool: Pool::new(1 << 18, 16), from: 0, expected: Some(expected), into: None };
-    let (flow, mut content) = (channel.receive(mode, intake), Vec::new());
-    while let Some(block) = timeout(PATIENCE, flow.next()).await.unwrap()? {
-        let (at, bytes) = (block.offset as usize, block.bytes().unwrap());
-        content.resize(content.len().max(at + bytes.len()), 0);
-        content[at..at + bytes.len()].copy_from_slice(bytes);
-    }
-    Ok(content)
 }
 
 /// Those who are not meant: they stay until they are dropped.
@@ -78,8 +53,9 @@ fn ends_that_know_each_other_are_not_held_up() {
                 others.last_mut().unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
             }
             let connects = Channel::connecting(vec![at], settings(&theirs, own.pin()));
-            let both =
-                async { tokio::join!(send(&connects, mode, &content), receive(&listens, mode, content.len() as u64)) };
+            let both = async {
+                tokio::join!(send(&connects, mode, &content), receive(&listens, mode, Some(content.len() as u64)))
+            };
             let (sent, got) = runtime.block_on(both);
             assert!(sent == content.len() as u64 && got.unwrap() == content, "{guarded} {mode:?}");
             drop(others);
@@ -89,7 +65,7 @@ fn ends_that_know_each_other_are_not_held_up() {
                 let both = async {
                     tokio::join!(
                         send(&listens, Mode::Stream, &content),
-                        receive(&connects, Mode::Stream, content.len() as u64)
+                        receive(&connects, Mode::Stream, Some(content.len() as u64))
                     )
                 };
                 if mode == Mode::Stream {
@@ -117,7 +93,7 @@ fn who_waits_in_vain_is_told_of_those_who_came() {
         let listens = Channel::listening(Ipv4Addr::LOCALHOST.into(), settings.clone()).unwrap();
         let mut stranger = TcpStream::connect(listens.local_addr().unwrap()).unwrap();
         stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        let why = runtime.block_on(receive(&listens, mode, 1)).unwrap_err().to_string();
+        let why = runtime.block_on(receive(&listens, mode, Some(1))).unwrap_err().to_string();
         assert!(why.contains("not the other end's") && why.contains("not protected"), "{why}");
     }
 }

@@ -8,8 +8,8 @@ use super::arrive::Arrivals;
 use super::channel::Inner;
 use super::connection::Connection;
 use super::error::Error;
-use super::receive::{Intake, Sender, give};
-use phoebus_files::block::{Block, Body};
+use super::receive::{Intake, Sender, take};
+use phoebus_files::block::Body;
 use phoebus_files::store::Flow;
 use phoebus_proto::gridftp::block::Wants;
 use phoebus_proto::gridftp::xblock::{Channel, HEADER, Header, MAX_LINE, Word, Words, XError};
@@ -84,16 +84,8 @@ async fn read(mut connection: Connection, intake: Intake, blocks: Sender, stall:
                 channel.header(&header[..len])?;
             }
             Wants::Data { offset, len } => {
-                connection.readable().await?;
-                let mut buffer = intake.pool.take().await;
-                let offset = intake.from.checked_add(offset).ok_or(Error::Endless)?;
-                let room = buffer.room().len().min(usize::try_from(len).unwrap_or(usize::MAX));
-                let (len, ended) = connection.fill(&mut buffer.room()[..room]).await?;
-                if ended {
-                    return Err(XError::Cut.into());
-                }
-                give(&blocks, Block::new(offset, buffer.freeze(len))).await?;
-                channel.took(len as u64);
+                let len = take(&mut connection, &intake, (offset, len), &blocks).await?.ok_or(XError::Cut)?;
+                channel.took(len);
             }
         }
     }

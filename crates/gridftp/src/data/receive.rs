@@ -222,7 +222,7 @@ async fn read(
     (blocks, carriers): (Sender, Carriers),
     (mut stopped, mut strange): (watch::Receiver<bool>, bool),
 ) -> Result<Ended, Error> {
-    if let Some(landing) = intake.into.filter(|_| connection.is_bulk()) {
+    if let Some(landing) = intake.into.clone().filter(|_| connection.is_bulk()) {
         let work = land::Blocks::new(Arriving::new(landing, intake.from), strange);
         let (connection, work) = land(connection, work, (&blocks, &carriers), Some(stopped)).await?;
         return Ok(Ended { connection, said: work.said, gone: work.gone });
@@ -251,19 +251,31 @@ async fn read(
                 said.extend(channel.header(&header[..len])?.1);
             }
             Wants::Data { offset, len } => {
-                connection.readable().await?;
-                let mut buffer = intake.pool.take().await;
-                let offset = intake.from.checked_add(offset).ok_or(Error::Endless)?;
-                let room = buffer.room().len().min(usize::try_from(len).unwrap_or(usize::MAX));
-                let (len, ended) = connection.fill(&mut buffer.room()[..room]).await?;
-                if ended {
-                    return Err(BlockError::Cut.into());
-                }
-                give(&blocks, Block::new(offset, buffer.freeze(len))).await?;
-                said.extend(channel.took(len as u64));
+                let len = take(&mut connection, &intake, (offset, len), &blocks).await?.ok_or(BlockError::Cut)?;
+                said.extend(channel.took(len));
             }
         }
     }
+}
+
+/// Takes some of a block of `len` bytes that belong at `offset`, as they come, and gives how many it was; none at the end of what the
+/// connection carries.
+pub(super) async fn take(
+    connection: &mut Connection,
+    intake: &Intake,
+    (offset, len): (u64, u64),
+    blocks: &Sender,
+) -> Result<Option<u64>, Error> {
+    connection.readable().await?;
+    let mut buffer = intake.pool.take().await;
+    let offset = intake.from.checked_add(offset).ok_or(Error::Endless)?;
+    let room = buffer.room().len().min(usize::try_from(len).unwrap_or(usize::MAX));
+    let (len, ended) = connection.fill(&mut buffer.room()[..room]).await?;
+    if ended {
+        return Ok(None);
+    }
+    give(blocks, Block::new(offset, buffer.freeze(len))).await?;
+    Ok(Some(len as u64))
 }
 
 pub(super) async fn give(blocks: &Sender, block: Block) -> Result<(), Error> {

@@ -1,0 +1,46 @@
+//! A flow that a test sends, and what another end gets of it.
+
+use super::PATIENCE;
+use phoebus_files::block::{Block, Pool};
+use phoebus_files::store::{Fallible, Flow};
+use phoebus_files::{Error, Sort};
+use phoebus_gridftp::data::{Channel, Intake, Mode};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use tokio::time::timeout;
+
+/// Blocks in order; it may fail at its end.
+#[derive(Debug)]
+pub struct Given {
+    blocks: Mutex<VecDeque<Block>>,
+    whole: bool,
+}
+
+impl Given {
+    /// `content` in blocks of so many bytes, and then its end, or a failure where that is not `whole`.
+    pub fn of(content: &[u8], block: usize, whole: bool) -> Arc<dyn Flow> {
+        let blocks = content.chunks(block).enumerate();
+        let blocks = blocks.map(|(i, bytes)| Block::new((i * block) as u64, bytes.to_vec()));
+        Arc::new(Self { blocks: Mutex::new(blocks.collect()), whole })
+    }
+}
+
+impl Flow for Given {
+    fn next(&self) -> Fallible<'_, Option<Block>> {
+        let next = self.blocks.lock().unwrap().pop_front();
+        let lost = || Error::Store { name: "x".into(), reason: "lost".into(), sort: Sort::Passing };
+        Box::pin(async move { if next.is_none() && !self.whole { Err(lost()) } else { Ok(next) } })
+    }
+}
+
+/// All that comes over `channel`, each block where it belongs, of which so many bytes are `expected` if that is known.
+pub async fn receive(channel: &Channel, mode: Mode, expected: Option<u64>) -> Result<Vec<u8>, Error> {
+    let intake = Intake { pool: Pool::new(1 << 18, 16), from: 0, expected, into: None };
+    let (flow, mut content) = (channel.receive(mode, intake), Vec::new());
+    while let Some(block) = timeout(PATIENCE, flow.next()).await.unwrap()? {
+        let (at, bytes) = (block.offset as usize, block.bytes().unwrap());
+        content.resize(content.len().max(at + bytes.len()), 0);
+        content[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    Ok(content)
+}
