@@ -220,6 +220,38 @@ impl Error {
         }
     }
 
+    /// The same failure once more, for somebody else who has to hear of it.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        match self {
+            Self::NotFound { name } => Self::NotFound { name: name.clone() },
+            Self::Exists { name } => Self::Exists { name: name.clone() },
+            Self::NoSpace { name, source } => Self::NoSpace { name: name.clone(), source: same(source) },
+            Self::Denied { name, act, source } => Self::Denied { name: name.clone(), act, source: same(source) },
+            Self::Escapes { name, root } => Self::Escapes { name: name.clone(), root: root.clone() },
+            Self::Kind { name, is, expected } => Self::Kind { name: name.clone(), is, expected },
+            Self::Busy { name } => Self::Busy { name: name.clone() },
+            Self::Changed { name } => Self::Changed { name: name.clone() },
+            Self::Short { name, at, expected } => Self::Short { name: name.clone(), at: *at, expected: *expected },
+            Self::Beyond { name, extent } => Self::Beyond { name: name.clone(), extent: *extent },
+            Self::Incomplete { name, missing, size } => {
+                Self::Incomplete { name: name.clone(), missing: *missing, size: *size }
+            }
+            Self::Mismatch { name, expected, found } => {
+                Self::Mismatch { name: name.clone(), expected: expected.clone(), found: found.clone() }
+            }
+            Self::Unverifiable { name, reason } => Self::Unverifiable { name: name.clone(), reason: reason.clone() },
+            Self::Stalled { name, after } => Self::Stalled { name: name.clone(), after: *after },
+            Self::Stopped { name } => Self::Stopped { name: name.clone() },
+            Self::Limit { name, what, limit } => Self::Limit { name: name.clone(), what, limit: *limit },
+            Self::Unsupported { name, what } => Self::Unsupported { name: name.clone(), what },
+            Self::Io { name, act, source } => Self::Io { name: name.clone(), act, source: same(source) },
+            Self::Store { name, reason, sort } => {
+                Self::Store { name: name.clone(), reason: reason.clone(), sort: *sort }
+            }
+        }
+    }
+
     /// The failure `source` of the system, met while doing `act` to `name`.
     pub(crate) fn io(name: impl ToString, act: &'static str, source: io::Error) -> Self {
         let name = name.to_string();
@@ -234,6 +266,35 @@ impl Error {
                 Self::Kind { name, is: "a file, or leads through one", expected: "a directory" }
             }
             _ => Self::Io { name, act, source },
+        }
+    }
+}
+
+/// What the system reported, once more: by its number if it has one.
+fn same(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_again_is_the_same() {
+        let name = || "x".to_owned();
+        for error in [
+            Error::NotFound { name: name() },
+            Error::Short { name: name(), at: 1, expected: 2 },
+            Error::Store { name: name(), reason: "gone".into(), sort: Sort::NoSpace },
+            Error::Io { name: name(), act: "read", source: io::Error::from_raw_os_error(5) },
+            Error::NoSpace { name: name(), source: io::Error::new(io::ErrorKind::StorageFull, "the quota is used up") },
+        ] {
+            let again = error.again();
+            assert_eq!((again.to_string(), again.sort()), (error.to_string(), error.sort()));
+            assert_eq!(format!("{again:?}"), format!("{:?}", error.again()));
         }
     }
 }

@@ -124,7 +124,8 @@ pub trait Object: Debug + Send + Sync {
     }
 }
 
-/// Blocks on their way out of an object. Several tasks may take from one flow.
+/// Blocks on their way out of an object. Several tasks may take from one flow; once it has failed, one of them hears why, and the
+/// others hear it, too, or get nothing more.
 pub trait Flow: Debug + Send + Sync {
     /// The next block, and none when all were given. What a dropped future would have given is not lost.
     fn next(&self) -> Fallible<'_, Option<Block>>;

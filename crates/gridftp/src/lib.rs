@@ -18,6 +18,7 @@
 pub mod client;
 pub mod control;
 pub mod data;
+mod handed;
 mod room;
 pub mod server;
 mod tls;

@@ -7,11 +7,11 @@ mod support;
 
 use phoebus_proto::units::Span;
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 use support::gct::Gct;
+use support::port::free_beside;
 use support::works::works;
 use support::{Serve, bytes, ok, python, run};
 
@@ -119,22 +119,10 @@ fn the_toolkits_client_asks_for_stripes() {
     works("globus-url-copy", "phoebus serve", "anonymous", "stripes");
 }
 
-/// Ports beside each other that nobody listens on.
-fn free_ports(count: u16) -> (u16, u16) {
-    for _ in 0..100 {
-        let first = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let Some(last) = first.checked_add(count - 1) else { continue };
-        let taken: Result<Vec<_>, _> = (first..=last).map(|port| TcpListener::bind(("127.0.0.1", port))).collect();
-        if taken.is_ok() {
-            return (first, last);
-        }
-    }
-    panic!("there are no {count} free ports beside each other");
-}
-
 #[test]
 fn data_connections_are_waited_for_on_the_ports_of_the_range_only() {
-    let ports = free_ports(3);
+    let first = free_beside(3);
+    let ports = (first, first + 2);
     let serve = Serve::with(|config| {
         config.data.ports = Some(ports);
         config.data.patience = Span(Duration::from_secs(10));

@@ -7,7 +7,7 @@ mod support;
 use phoebus_gridftp::server::Quota;
 use phoebus_gridftp::server::config::{Kerberos, User};
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -43,8 +43,8 @@ fn tool(dir: &Path, name: &str) -> Command {
 impl Realm {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // The KDC does not say which port it got, so that it is told one that was free a moment ago.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // The KDC does not say which port it got, so that it is told one.
+        let port = support::port::free();
         let at = dir.path().display().to_string();
         let krb5 = format!(
             "[libdefaults]\ndefault_realm = PHOEBUS.TEST\ndns_lookup_kdc = false\ndns_lookup_realm = false\nrdns = false\n\

@@ -348,7 +348,7 @@ fn passwords_come_from_the_url_the_environment_or_netrc() {
 #[test]
 fn servers_that_are_not_there_are_named() {
     let here = Here::new();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = support::port::free();
     here.fails(11, "connection refused", &["ls", &format!("ftp://127.0.0.1:{port}/")]);
     here.fails(11, "cannot resolve no-such-host.invalid", &["ls", "ftp://no-such-host.invalid/"]);
 }

@@ -7,7 +7,7 @@ mod support;
 
 use serde_json::Value;
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -45,7 +45,7 @@ impl Far {
             ok(&run(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &at(key)])));
         }
         fs::copy(at("home/.ssh/id.pub"), at("authorized")).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = support::port::free();
         let key = fs::read_to_string(at("hostkey.pub")).unwrap();
         fs::write(at("home/.ssh/known_hosts"), format!("far {key}")).unwrap();
         // "far" and "other" are hosts by names that only this configuration knows. To the second one commands come from elsewhere than

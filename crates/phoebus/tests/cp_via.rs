@@ -232,7 +232,7 @@ fn without_its_gateway_nothing_goes() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     server.set_nonblocking(true).unwrap();
     let url = format!("ftp://{}/x", server.local_addr().unwrap());
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let closed = format!("127.0.0.1:{}", support::port::free());
     let here = Here::with(Vec::new());
     for verb in [&["cp", "--attempts", "1", "tree/b b"][..], &["ls"], &["stat"], &["rm"], &["mkdir"], &["cat"]] {
         let arguments = [verb, &["--via", &closed, &url]].concat();
@@ -277,7 +277,7 @@ fn the_environment_counts_as_for_other_programs() {
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count() as u64, sessions);
     // Going direct instead is for those who say so, and is said.
     fs::remove_dir_all(here.path(".config")).unwrap();
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let closed = format!("127.0.0.1:{}", support::port::free());
     let way = copy(&["--via", &closed], &[("PHOEBUS_FALLBACK", "1")]);
     assert!(way.starts_with("direct (gateway") && way.contains("connection refused"), "{way}");
 }

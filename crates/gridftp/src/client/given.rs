@@ -97,11 +97,11 @@ impl Noted {
     /// Waits until all blocks were taken; cancel safe.
     ///
     /// # Errors
-    /// Of where they come from, once.
+    /// Of where they come from: the first.
     pub(super) async fn taken(&self) -> Result<(), Error> {
         // It lives as long as this does.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(Ok(()), |error| Err(error.again()))
     }
 
     async fn new_one(&self) -> Result<Option<Block>, Error> {
@@ -127,7 +127,7 @@ impl Flow for Noted {
             };
             // Whoever waits for all to be taken tells it; the upload has to be cut, and no more.
             let cut = Error::Store { name: "upload".to_owned(), reason: error.to_string(), sort: Sort::Other };
-            *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             self.ended.send_replace(true);
             Err(cut)
         })
@@ -206,6 +206,6 @@ mod tests {
         assert!(matches!(noted.taken().await, Err(Error::NotFound { name }) if name == "source"));
         assert_eq!(given.ranges().total(), 10);
         assert!(noted.next().await.unwrap().is_none());
-        noted.taken().await.unwrap();
+        assert!(matches!(noted.taken().await, Err(Error::NotFound { .. })));
     }
 }

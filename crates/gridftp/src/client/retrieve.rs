@@ -9,6 +9,7 @@ use super::session::Session;
 use super::take::{All, Give};
 use super::task::Task;
 use crate::data::{Intake, Mode};
+use crate::handed::{Given, Handed};
 use phoebus_files::Error;
 use phoebus_files::block::{Block, Pool};
 use phoebus_files::range::{Extent, Ranges};
@@ -25,18 +26,13 @@ const MAX_REST: usize = 2000;
 
 /// Blocks on their way from a server. Dropped, it cuts the transfer.
 pub(super) struct Retrieval {
-    blocks: tokio::sync::Mutex<Blocks>,
+    blocks: Handed<Error>,
     work: JoinHandle<()>,
     name: String,
 }
 
-struct Blocks {
-    from: mpsc::Receiver<Given>,
-    ended: bool,
-}
-
-/// A block, or none at the end.
-pub(super) type Given = Result<Option<Block>, Error>;
+/// To whoever takes what is retrieved.
+pub(super) type Sender = mpsc::Sender<Given<Error>>;
 
 /// What is to be retrieved.
 #[derive(Debug, Clone)]
@@ -96,36 +92,23 @@ impl Retrieval {
 
     fn spawn<F: Future<Output = Result<(), Error>> + Send>(
         name: String,
-        work: impl FnOnce(mpsc::Sender<Given>) -> F + Send + 'static,
+        work: impl FnOnce(Sender) -> F + Send + 'static,
     ) -> Self {
-        let (sender, blocks) = mpsc::channel(4);
+        let (sender, blocks) = Handed::new();
         let last = sender.clone();
         let work = tokio::spawn(async move {
             let done = work(sender).await;
             // Whoever has gone does not want to know.
             let _ = last.send(done.map(|()| None)).await;
         });
-        Self { blocks: tokio::sync::Mutex::new(Blocks { from: blocks, ended: false }), work, name }
+        Self { blocks, work, name }
     }
 }
 
 impl Flow for Retrieval {
     fn next(&self) -> Fallible<'_, Option<Block>> {
-        Box::pin(async {
-            let mut blocks = self.blocks.lock().await;
-            if blocks.ended {
-                return Ok(None);
-            }
-            match blocks.from.recv().await {
-                Some(Ok(None)) => {
-                    blocks.ended = true;
-                    Ok(None)
-                }
-                Some(given) => given,
-                // Nobody has said that this is the end.
-                None => Err(passing(&self.name, "the transfer was given up")),
-            }
-        })
+        // Nobody has said that this is the end.
+        Box::pin(self.blocks.next(|| passing(&self.name, "the transfer was given up")))
     }
 }
 
@@ -148,7 +131,7 @@ async fn in_parts(
     wanted: &Wanted,
     parts: u32,
     pool: Pool,
-    sender: &mpsc::Sender<Given>,
+    sender: &Sender,
     first: Option<Session>,
 ) -> Result<(), Error> {
     remote.used(parts);
@@ -197,7 +180,7 @@ async fn whole(
     mut session: Session,
     streams: Option<u32>,
     pool: Pool,
-    sender: &mpsc::Sender<Given>,
+    sender: &Sender,
 ) -> Result<(), Error> {
     let mut given = Give::to(sender, wanted);
     let give = &mut given;

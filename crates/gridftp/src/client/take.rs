@@ -1,6 +1,6 @@
 //! What becomes of the blocks that a server sends: those that are wanted are handed on, each byte once.
 
-use super::retrieve::{Given, Wanted};
+use super::retrieve::{Sender, Wanted};
 use phoebus_files::Error;
 use phoebus_files::block::Block;
 use phoebus_files::range::{Extent, Ranges};
@@ -8,7 +8,6 @@ use phoebus_files::store::Landing;
 use phoebus_files::sum::Combining;
 use std::fs::File;
 use std::sync::Arc;
-use tokio::sync::mpsc;
 
 /// A landing for what is wanted, and for nothing else that a server sends.
 #[derive(Debug)]
@@ -56,7 +55,7 @@ pub(super) trait Sink: Send {
 }
 
 /// Hands on all that comes.
-pub(super) struct All<'a>(pub(super) &'a mpsc::Sender<Given>);
+pub(super) struct All<'a>(pub(super) &'a Sender);
 
 impl Sink for All<'_> {
     async fn take(&mut self, block: Block) -> bool {
@@ -66,13 +65,13 @@ impl Sink for All<'_> {
 
 /// Hands on what is wanted of what comes.
 pub(super) struct Give<'a> {
-    sender: &'a mpsc::Sender<Given>,
+    sender: &'a Sender,
     wanted: &'a Wanted,
     given: Ranges,
 }
 
 impl<'a> Give<'a> {
-    pub(super) fn to(sender: &'a mpsc::Sender<Given>, wanted: &'a Wanted) -> Self {
+    pub(super) fn to(sender: &'a Sender, wanted: &'a Wanted) -> Self {
         Self { sender, wanted, given: Ranges::new() }
     }
 

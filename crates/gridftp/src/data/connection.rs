@@ -57,7 +57,8 @@ impl Connection {
             Some(guard) => Some(Shield::up(guard, &stream, connected, patience).await?),
             None => None,
         };
-        let proved = matches!(guard, Some(Guard::Gsi { .. } | Guard::Pinned(_) | Guard::TlsClient(..)));
+        let proved = stream.identity().is_some()
+            || matches!(guard, Some(Guard::Gsi { .. } | Guard::Pinned(_) | Guard::TlsClient(..)));
         Ok(Self { stream, shield, to, doubtful: false, proved })
     }
 

@@ -194,8 +194,9 @@ impl Pending for Arrived {
                         let why = "the stream begins with another byte than data connections do";
                         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
                     }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
-                    Err(error) => return Err(error),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock && stream.readable().await.is_ok() => {}
+                    // It is known whose it is: whoever uses it hears that it was cut.
+                    Err(_) => return Ok(stream),
                 }
             }
         })

@@ -8,6 +8,7 @@ use super::error::Error;
 use super::land::{self, Arriving, land};
 use super::settings::Mode;
 use super::turn::Carriers;
+use crate::handed::{Given, Handed};
 use phoebus_files::block::{Block, Pool};
 use phoebus_files::store::{Fallible, Flow, Landing};
 use phoebus_proto::gridftp::block::{self, BlockError, HEADER, Said, Tally, Wants};
@@ -37,23 +38,17 @@ pub struct Intake {
 /// A flow that comes over a data channel. It ends ([`Flow::next`] gives none) only when all has come that was sent. Dropped,
 /// it cuts the transfer.
 pub struct Incoming {
-    blocks: tokio::sync::Mutex<Blocks>,
+    blocks: Handed<Error>,
     work: JoinHandle<()>,
 }
 
-struct Blocks {
-    from: mpsc::Receiver<Result<Option<Block>, Error>>,
-    ended: bool,
-}
-
 /// To whoever takes the blocks; none says that all have come.
-pub(super) type Sender = mpsc::Sender<Result<Option<Block>, Error>>;
+pub(super) type Sender = mpsc::Sender<Given<Error>>;
 
 impl Channel {
     /// Receives what the other end sends, from now on.
     pub fn receive(&self, mode: Mode, intake: Intake) -> Arc<Incoming> {
-        // One block on its way to be written for each of a few writers; the pool bounds the rest.
-        let (sender, from) = mpsc::channel(4);
+        let (sender, blocks) = Handed::new();
         let inner = self.0.clone();
         let work = tokio::spawn(async move {
             let received = match mode {
@@ -64,28 +59,14 @@ impl Channel {
             // Whoever has gone does not want to know.
             let _ = sender.send(received.map(|()| None)).await;
         });
-        Arc::new(Incoming { blocks: tokio::sync::Mutex::new(Blocks { from, ended: false }), work })
+        Arc::new(Incoming { blocks, work })
     }
 }
 
 impl Flow for Incoming {
     fn next(&self) -> Fallible<'_, Option<Block>> {
-        Box::pin(async {
-            let mut blocks = self.blocks.lock().await;
-            if blocks.ended {
-                return Ok(None);
-            }
-            match blocks.from.recv().await {
-                Some(Ok(None)) => {
-                    blocks.ended = true;
-                    Ok(None)
-                }
-                Some(Ok(block)) => Ok(block),
-                Some(Err(error)) => Err(error.into()),
-                // Nobody has said that this is the end.
-                None => Err(Error::GivenUp.into()),
-            }
-        })
+        // Nobody has said that this is the end.
+        Box::pin(self.blocks.next(|| Error::GivenUp.into()))
     }
 }
 
@@ -107,8 +88,9 @@ async fn stream(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result<(
     let mut scans = 0;
     loop {
         let connection = inner.one(&mut arrivals).await?;
+        let strange = inner.may_be_stranger() && !connection.is_proved();
         match one_stream(inner, connection, intake.clone(), blocks).await {
-            Err(Error::Short { came: 0, .. }) if inner.may_be_stranger() && scans < SCANS => scans += 1,
+            Err(Error::Short { came: 0, .. }) if strange && scans < SCANS => scans += 1,
             other => return other,
         }
     }

@@ -1,15 +1,16 @@
 //! `globus-gridftp-server`, as Debian ships it.
 
-use super::{PATIENCE, ok, run};
-use std::net::{TcpListener, TcpStream};
+use super::{ok, run};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// The toolkit's server. Dropped, it is killed.
 pub struct Gct {
     child: Child,
     pub port: u16,
+    /// What it says, which somebody has to listen to.
+    _said: BufReader<ChildStdout>,
 }
 
 impl Gct {
@@ -46,19 +47,19 @@ impl Gct {
     }
 
     fn start(command: &mut Command) -> Self {
-        // The port is free until the server takes it: nobody else asks for one by number.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         command.env("PATH", format!("{}:/usr/sbin", std::env::var("PATH").unwrap()));
         command.args(["-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1", "-c", "/dev/null"]);
-        command.args(["-allow-root", "-p", &port.to_string()]);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let child = child.unwrap_or_else(|error| panic!("globus-gridftp-server: {error}; scripts/setup installs it"));
-        let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(start.elapsed() < PATIENCE, "globus-gridftp-server does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Self { child, port }
+        // It takes any port, and says which.
+        command.args(["-allow-root", "-p", "0"]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut child =
+            child.unwrap_or_else(|error| panic!("globus-gridftp-server: {error}; scripts/setup installs it"));
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        let port = line.trim().rsplit(':').next().and_then(|port| port.parse().ok());
+        let port = port.unwrap_or_else(|| panic!("globus-gridftp-server does not say where it listens: {line:?}"));
+        Self { child, port, _said: said }
     }
 
     /// Kills the processes that serve clients; how many there were.

@@ -6,6 +6,7 @@
 pub mod flow;
 pub mod gct;
 pub mod lab;
+pub mod port;
 pub mod works;
 
 use phoebus_gridftp::server::config::{Anonymous, Gsi, User};

@@ -3,7 +3,7 @@
 use super::PATIENCE;
 use super::serve::{run, with_input};
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -47,7 +47,7 @@ impl Ftp {
         open_to_all(&root, 0o755);
         open_to_all(&root.join("pub"), 0o777);
         fs::create_dir(dir.path().join("empty")).unwrap();
-        let port = free_port();
+        let port = super::port::free();
         let shown = |name: &str| dir.path().join(name).display().to_string();
         let mut config = format!(
             "listen=YES\nlisten_address=127.0.0.1\nlisten_port={port}\nbackground=NO\nlocal_enable=NO\nanonymous_enable=YES\n\
@@ -84,7 +84,7 @@ impl Ftp {
         fs::write(dir.path().join("users"), user).unwrap();
         fs::set_permissions(dir.path().join("users"), fs::Permissions::from_mode(0o600)).unwrap();
         open_to_all(&root, 0o777);
-        let port = free_port();
+        let port = super::port::free();
         let shown = |name: &str| dir.path().join(name).display().to_string();
         let mut config = format!(
             "ServerType standalone\nServerName test\nDefaultAddress 127.0.0.1\nPort {port}\nUseIPv6 off\nUser nobody\nGroup nogroup\n\
@@ -285,11 +285,6 @@ pub fn certificate(dir: &Path) -> (PathBuf, PathBuf) {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     fs::set_permissions(dir.join("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
     (dir.join("cert.pem"), dir.join("key.pem"))
-}
-
-/// A port that is free until the server takes it: nobody else asks for one by number.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn program(name: &str) -> Command {

@@ -9,6 +9,8 @@ pub mod gridftp;
 pub mod here;
 pub mod path;
 pub mod place;
+#[path = "../../../gridftp/tests/support/port.rs"]
+pub mod port;
 pub mod serve;
 pub mod site;
 #[path = "../../../gridftp/tests/support/works.rs"]
