@@ -1,6 +1,5 @@
 //! The toolkit's server, and an authority with a user, as the tests of our own server have them.
 
-pub use super::PATIENCE;
 pub use super::serve::run;
 use std::process::Output;
 
