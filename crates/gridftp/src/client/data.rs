@@ -1,11 +1,11 @@
 //! Where data connections lead, and what protects them (RFC 959, 2428, 4217; GFD.20, section 3).
 
 use super::error::{passing, refused, senseless, words};
-use super::login::server_name;
 use super::options::{Grid, Options, Security};
 use super::pipe::Ahead;
 use super::session::Session;
 use super::stack::NetStack;
+use super::tls::server_name;
 use crate::data::pinned::Own;
 use crate::data::{Channel, Guard, Losses, Mode, Peers, Protection, Settings};
 use phoebus_files::{Error, Sort};

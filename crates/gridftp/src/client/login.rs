@@ -5,6 +5,7 @@ use super::error::{passing, refused, silent, sort, words};
 use super::options::{Grid, Options, Security};
 use super::pipe::Ahead;
 use super::session::Session;
+use super::tls::{explained, server_name};
 use crate::control::Link;
 use phoebus_files::key::Key;
 use phoebus_files::{Error, Sort};
@@ -18,7 +19,6 @@ use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::session::Code;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::pki_types::ServerName;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -199,20 +199,11 @@ async fn protect(session: &mut Session, options: &Options, config: &Arc<ClientCo
         // Whom this end does not believe it will not believe a second later.
         io::ErrorKind::InvalidData => Error::Store {
             name: name.to_string(),
-            reason: format!("TLS with the server failed: {}", super::tls::explained(&error)),
+            reason: format!("TLS with the server failed: {}", explained(&error)),
             sort: Sort::Denied,
         },
         _ => passing(&name, format!("TLS with the server failed: {}", phoebus_net::reason(&error))),
     })
-}
-
-/// The name that a certificate has to have.
-pub(super) fn server_name(host: &Host, name: &str) -> Result<ServerName<'static>, Error> {
-    match host {
-        Host::Addr(addr) => Ok(ServerName::IpAddress((*addr).into())),
-        Host::Name(host) => ServerName::try_from(host.clone())
-            .map_err(|_| super::error::senseless(name, "no certificate can have this name")),
-    }
 }
 
 /// Both ends prove by certificates who they are (`AUTH GSSAPI`, `ADAT`).

@@ -1,6 +1,10 @@
-//! Whom TLS believes: the authorities of this machine, or those of a file (RFC 4217; RFC 5280).
+//! Whom TLS believes: the authorities of this machine, or those of a file (RFC 4217; RFC 5280), and what the other end has to be
+//! called.
 
+use super::error::senseless;
+use phoebus_files::Error;
 use phoebus_gsi::certificate::Certificate;
+use phoebus_proto::endpoint::Host;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::pem::PemObject;
@@ -18,6 +22,16 @@ const SYSTEM: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 ];
+
+/// The name that a certificate has to have.
+pub(super) fn server_name(host: &Host, name: &str) -> Result<ServerName<'static>, Error> {
+    match host {
+        Host::Addr(addr) => Ok(ServerName::IpAddress((*addr).into())),
+        Host::Name(host) => {
+            ServerName::try_from(host.clone()).map_err(|_| senseless(name, "no certificate can have this name"))
+        }
+    }
+}
 
 /// Why nobody can be believed.
 #[derive(Debug, thiserror::Error)]

@@ -44,6 +44,25 @@ impl Arrivals {
         Self { inner: inner.clone(), speaks, agreeing, handles, refused: None, strangers: 0, last: None }
     }
 
+    /// The connection of a transfer in stream mode: one that this end makes, or the next of those who come.
+    ///
+    /// # Errors
+    /// It cannot be made, or nobody comes who may.
+    pub(super) async fn one(&mut self) -> Result<Connection, Error> {
+        let inner = self.inner.clone();
+        match &inner.way {
+            Way::Connect(to) => {
+                let first = to.first().ok_or(Error::Direction("there is no address to connect to"))?;
+                inner.connect(*first, 0).await
+            }
+            Way::Listen { .. } => {
+                let waited = inner.settings.patience;
+                let came = timeout(waited, self.next()).await;
+                came.unwrap_or_else(|_| Err(self.nobody(waited)))
+            }
+        }
+    }
+
     /// The next that is taken. Cancel safe.
     ///
     /// # Errors

@@ -1,6 +1,5 @@
 //! Who connects to whom, and which connections are kept.
 
-use super::arrive::Arrivals;
 use super::connection::Connection;
 use super::error::Error;
 use super::guard::{Guard, Protection};
@@ -11,7 +10,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 /// A set of data connections to the same other end, which outlives transfers: in extended block mode connections are kept,
 /// and the next transfer uses them (GFD.20, section 3.4). Clones are the same.
@@ -123,21 +121,6 @@ impl Inner {
         std::mem::take(&mut *self.kept())
     }
 
-    /// The connection of a transfer in stream mode, one of the `arrivals` if this end listens.
-    pub(super) async fn one(&self, arrivals: &mut Arrivals) -> Result<Connection, Error> {
-        match &self.way {
-            Way::Connect(to) => {
-                let first = to.first().ok_or(Error::Direction("there is no address to connect to"))?;
-                self.connect(*first, 0).await
-            }
-            Way::Listen { .. } => {
-                let waited = self.settings.patience;
-                let came = timeout(waited, arrivals.next()).await;
-                came.unwrap_or_else(|_| Err(arrivals.nobody(waited)))
-            }
-        }
-    }
-
     /// So many connections to every address, those that were kept among them.
     pub(super) async fn all(self: &Arc<Self>, streams: u32) -> Result<Vec<Connection>, Error> {
         let Way::Connect(to) = &self.way else {
@@ -158,7 +141,7 @@ impl Inner {
         Ok(connections)
     }
 
-    async fn connect(&self, to: SocketAddr, index: usize) -> Result<Connection, Error> {
+    pub(super) async fn connect(&self, to: SocketAddr, index: usize) -> Result<Connection, Error> {
         let target = Target { addr: to, name: to.ip().to_string().into(), early: false };
         let Settings { transport, profile, patience, .. } = &self.settings;
         let stream = transport.connect(&target, profile, *patience).await?;

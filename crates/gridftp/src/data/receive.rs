@@ -87,7 +87,7 @@ async fn stream(inner: &Arc<Inner>, intake: Intake, blocks: &Sender) -> Result<(
     // One that goes without a word where something is to come is none of the transfer's, if anybody may connect.
     let mut scans = 0;
     loop {
-        let connection = inner.one(&mut arrivals).await?;
+        let connection = arrivals.one().await?;
         let strange = inner.may_be_stranger() && !connection.is_proved();
         match one_stream(inner, connection, intake.clone(), blocks).await {
             Err(Error::Short { came: 0, .. }) if strange && scans < SCANS => scans += 1,

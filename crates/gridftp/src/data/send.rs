@@ -78,7 +78,7 @@ impl Default for Sharing {
 }
 
 async fn stream(inner: &Arc<Inner>, flow: Arc<dyn Flow>, moved: Arc<AtomicU64>) -> Result<u64, Error> {
-    let connection = inner.one(&mut Arrivals::of(inner, false)).await?;
+    let connection = Arrivals::of(inner, false).one().await?;
     let how = (inner.settings.carriers.clone(), inner.settings.stall);
     let (connection, sent) = carry(connection, Outgoing::new(Mode::Stream, flow, moved), how).await?;
     connection.count(inner.losses());
