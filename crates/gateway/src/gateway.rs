@@ -80,6 +80,8 @@ pub struct Gateway {
     listeners: Mutex<Vec<Running>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     admin: Option<PathBuf>,
+    /// Whoever answers there.
+    answering: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Gateway {
@@ -114,12 +116,10 @@ impl Gateway {
                 tokio::spawn(keeper::keep(shared.clone())),
                 tokio::spawn(shared.reservations.clone().keep()),
             ]),
+            answering: Mutex::new(socket.map(|socket| tokio::spawn(admin::serve(shared.clone(), socket)))),
             shared,
             admin,
         };
-        if let Some(socket) = socket {
-            lock(&gateway.tasks).push(tokio::spawn(admin::serve(gateway.shared.clone(), socket)));
-        }
         setup.peers.values().for_each(|pool| start_pool(pool, &gateway.shared));
         Ok(gateway)
     }
@@ -235,9 +235,7 @@ impl Gateway {
         self.gone(LAST_WORDS).await;
         let transports = self.shared.setup().transports.clone();
         let _ = timeout(LAST_WORDS, transports.close()).await;
-        if let Some(path) = &self.admin {
-            let _ = std::fs::remove_file(path);
-        }
+        self.close_admin();
         if left > 0 {
             warn!(sessions = left, "ended sessions that did not finish");
         }
@@ -254,6 +252,14 @@ impl Gateway {
         }
     }
 
+    /// Gives the administration socket up: another gateway can have its name when this returns.
+    pub fn close_admin(&self) {
+        let Some(answering) = lock(&self.answering).take() else { return };
+        answering.abort();
+        // Its name may be another's from here on.
+        let _ = self.admin.as_ref().map(std::fs::remove_file);
+    }
+
     /// Waits until no session and no connection is left, or `limit` has passed.
     async fn gone(&self, limit: Duration) {
         const LOOK: Duration = Duration::from_millis(20);
@@ -268,7 +274,7 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         lock(&self.listeners).drain(..).for_each(|running| running.task.abort());
-        lock(&self.tasks).drain(..).for_each(|task| task.abort());
+        lock(&self.tasks).drain(..).chain(lock(&self.answering).take()).for_each(|task| task.abort());
         self.shared.phase.send_replace(Phase::Ending);
         self.shared.sessions.all().iter().for_each(|live| {
             live.end(phoebus_proto::session::Code::Terminated, "the gateway has shut down");

@@ -305,7 +305,12 @@ fn an_agent_carries_the_first_hop_where_that_is_asked_for() {
     let quic = hops.iter().find(|hop| hop["transport"] == "quic").unwrap_or_else(|| panic!("{said:#}"));
     assert_eq!(quic["security"], "encrypt", "{said:#}");
     same(&here.path("tree/deep/c"), &serve.path("x"));
-    // The same as a stack.
+    // The same as a stack, while the agent is about to go, which has given up its name.
+    let agents = || fs::read_dir(here.path("phoebus/agents")).unwrap().map(|entry| entry.unwrap().path());
+    support::wait_until(
+        || agents().all(|path| path.extension().is_some()),
+        || format!("{:?}", agents().collect::<Vec<_>>()),
+    );
     let stack = format!("quic,phoebus:gw={via}");
     let mut copy = here.command(&["cp", "--json", "--stack", &stack, "tree/deep/c", &serve.url("y")], &variables[1..]);
     let said = report(&succeeds(&mut copy));

@@ -69,12 +69,14 @@ impl Claim {
         held
     }
 
-    /// Takes the agent's name away, unless a program has come to hold on to it. Whoever comes from now on starts another.
-    pub(super) fn leave(&self) -> bool {
+    /// Takes the agent's name away, unless a program has come to hold on to it, and has `let_go` give up what else has a name. Whoever
+    /// comes from now on starts another.
+    pub(super) fn leave(&self, let_go: impl FnOnce()) -> bool {
         if flock(&self.users, FlockOperation::NonBlockingLockExclusive).is_err() {
             return false;
         }
         self.remove();
+        let_go();
         let _ = flock(&self.users, FlockOperation::Unlock);
         true
     }

@@ -146,7 +146,7 @@ impl Plan {
             }
             if gateway.is_busy() || claim.is_held() {
                 used = Instant::now();
-            } else if used.elapsed() >= idle && claim.leave() {
+            } else if used.elapsed() >= idle && claim.leave(|| gateway.close_admin()) {
                 tokio::time::sleep(GRACE).await;
                 while gateway.is_busy() {
                     tokio::time::sleep(LOOK).await;
@@ -154,6 +154,8 @@ impl Plan {
                 break;
             }
         }
+        // Another may be started while this one still serves.
+        gateway.close_admin();
         drop(claim);
         gateway.drain().await;
         Ok(())
