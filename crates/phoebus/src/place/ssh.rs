@@ -18,9 +18,11 @@ use phoebus_net::tcp::Tcp;
 use phoebus_net::transport::{Boxed, Transport};
 use phoebus_proto::endpoint::{Endpoint, Host};
 use phoebus_proto::session::Code;
-use std::io::{self, Read};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,6 +48,9 @@ const USUAL: Duration = Duration::from_secs(60);
 
 /// How long `ssh` has to end once its connection has: it may have something to say yet.
 const FAREWELL: Duration = Duration::from_secs(5);
+
+/// No wait at all.
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// How much is kept of what `ssh` and the far side say.
 const MAX_WORDS: usize = 2048;
@@ -188,25 +193,65 @@ impl Way for Ssh {
 #[derive(Debug)]
 struct Process {
     child: Option<Child>,
-    words: Arc<Mutex<Vec<u8>>>,
+    words: Option<Arc<Words>>,
+}
+
+/// What comes on its standard error, the end of it.
+#[derive(Debug)]
+struct Words {
+    from: ChildStderr,
+    /// Locked while it is read.
+    heard: Mutex<Vec<u8>>,
+}
+
+impl Words {
+    fn of(from: ChildStderr) -> Arc<Self> {
+        let words = Arc::new(Self { from, heard: Mutex::default() });
+        let all = words.clone();
+        // Somebody has to read, and a master that stays for other connections may keep it open for hours.
+        thread::spawn(move || while all.is_there(None) && all.hear() {});
+        words
+    }
+
+    /// Whether there is something to read, an end included, within `limit`.
+    fn is_there(&self, limit: Option<&Timespec>) -> bool {
+        loop {
+            match poll(&mut [PollFd::new(&self.from, PollFlags::IN)], limit) {
+                Err(Errno::INTR) => {}
+                ready => return ready.is_ok_and(|ready| ready > 0),
+            }
+        }
+    }
+
+    /// Reads some of what is there; false at the end.
+    fn hear(&self) -> bool {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another may have read it meanwhile.
+        if !self.is_there(Some(&NOW)) {
+            return true;
+        }
+        let mut room = [0; 512];
+        match rustix::io::read(&self.from, &mut room) {
+            Ok(len @ 1..) => {
+                heard.extend_from_slice(&room[..len]);
+                let over = heard.len().saturating_sub(MAX_WORDS);
+                heard.drain(..over);
+                true
+            }
+            Err(Errno::INTR) => true,
+            _ => false,
+        }
+    }
+
+    /// Reads what has been written by now, as far as a pipe holds so much.
+    fn hear_all(&self) {
+        (0..256).all(|_| self.is_there(Some(&NOW)) && self.hear());
+    }
 }
 
 impl Process {
     fn new(mut child: Child) -> Self {
-        let words = Arc::<Mutex<Vec<u8>>>::default();
-        if let Some(mut errors) = child.stderr.take() {
-            let words = words.clone();
-            // Somebody has to read, and a master that stays for other connections may keep it open for hours.
-            thread::spawn(move || {
-                let mut room = [0; 512];
-                while let Ok(len @ 1..) = errors.read(&mut room) {
-                    let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
-                    words.extend_from_slice(&room[..len]);
-                    let over = words.len().saturating_sub(MAX_WORDS);
-                    words.drain(..over);
-                }
-            });
-        }
+        let words = child.stderr.take().map(Words::of);
         Self { child: Some(child), words }
     }
 
@@ -215,8 +260,7 @@ impl Process {
         let until = Instant::now() + FAREWELL;
         while let Some(child) = self.child.as_mut().filter(|_| Instant::now() < until) {
             if let Ok(Some(status)) = child.try_wait() {
-                // What it has written is on its way to whoever reads.
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                self.words.iter().for_each(|words| words.hear_all());
                 return Some(status);
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -226,7 +270,8 @@ impl Process {
 
     /// What was said on standard error, as part of a sentence.
     fn words(&self) -> String {
-        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(words) = &self.words else { return String::new() };
+        let words = words.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&words);
         let noise =
             |line: &&str| line.is_empty() || line.starts_with("Warning: Permanently added") || line.starts_with('@');
@@ -264,6 +309,17 @@ mod tests {
     use super::super::url::Url;
     use super::*;
     use std::ffi::OsStr;
+
+    #[tokio::test]
+    async fn what_was_said_last_is_heard() {
+        for _ in 0..20 {
+            let mut command = Command::new("sh");
+            command.args(["-c", "sleep 1 & printf '%3000d\\n' 7 >&2; echo why >&2; exit 255"]).stderr(Stdio::piped());
+            let mut process = Process::new(command.spawn().unwrap());
+            assert_eq!(process.ended().await.and_then(|status| status.code()), Some(255));
+            assert!(process.words().ends_with("7 why"), "{}", process.words());
+        }
+    }
 
     fn arguments(text: &str) -> Result<Vec<String>> {
         let Ok(Url::Far(far)) = Url::parse(OsStr::new(text)) else {
