@@ -2,9 +2,10 @@
 //! backtrace; and what `run` hands to the program.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod support;
+
 use std::fs;
-use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -39,8 +40,14 @@ impl Home {
         let file = self.path(name);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, text).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         file.to_str().unwrap().to_owned()
+    }
+
+    /// A program. Another process writes it: what some other test's child still has open for writing cannot be executed.
+    fn script(&self, name: &str, text: &str) -> String {
+        let file = self.path(name).to_str().unwrap().to_owned();
+        run_tool(Command::new("sh").args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\"", &file, text]));
+        file
     }
 }
 
@@ -163,7 +170,7 @@ fn a_command_that_cannot_run_is_told_as_env_does() {
     );
     complains(&mut home.phoebus(&["run", "-g", "pg1", "./missing"]), 127, "\"./missing\": command not found");
     complains(&mut home.phoebus(&["run", "-g", "pg1", "/etc"]), 126, "cannot run /etc: permission denied");
-    let script = home.write("script", "#!/no/such/interpreter\n");
+    let script = home.script("script", "#!/no/such/interpreter\n");
     complains(&mut home.phoebus(&["run", "-g", "pg1", &script]), 127, "no such file or directory");
 }
 
@@ -174,8 +181,8 @@ fn what_preloading_does_not_reach_is_said() {
     home.cc(&["-static", "-o", "static", "main.c"]);
     home.cc(&["-o", "go", "main.c"]);
     run_tool(Command::new("objcopy").args(["--add-section", ".go.buildinfo=main.c", "go"]).current_dir(home.0.path()));
-    home.write("script", format!("#!{}\n", home.path("static").display()));
-    home.write("plain", "#!/usr/bin/env sh\nexit 7\n");
+    home.script("script", &format!("#!{}\n", home.path("static").display()));
+    home.script("plain", "#!/usr/bin/env sh\nexit 7\n");
     let cases = [
         ("./static", "phoebus: \"./static\" is statically linked, so preloading does not reach it"),
         ("./script", "phoebus: \"./script\" is statically linked, so preloading does not reach it"),
@@ -227,7 +234,7 @@ fn the_program_gets_library_and_settings() {
 #[test]
 fn connect_says_which_hop_did_not_answer() {
     let home = Home::new();
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = SocketAddr::from(([127, 0, 0, 1], support::port::free()));
     let gateway = format!("127.0.0.1/{}", closed.port());
     let expected = format!("gateway {closed}: cannot connect to {closed}: connection refused");
     complains(&mut home.phoebus(&["connect", "-g", &gateway, "dst:7"]), 3, &expected);

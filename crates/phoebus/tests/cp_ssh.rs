@@ -63,7 +63,7 @@ impl Far {
         fs::set_permissions(at("home/.ssh/config"), fs::Permissions::from_mode(0o600)).unwrap();
         let config = format!(
             "ListenAddress 127.0.0.1\nListenAddress 127.0.0.2\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPermitRootLogin prohibit-password\n\
-             PasswordAuthentication no\nStrictModes no\nUsePAM no\nPidFile none\nSetEnv PATH={}:/usr/bin:/bin:/usr/sbin\n",
+             PasswordAuthentication no\nStrictModes no\nMaxStartups 100\nUsePAM no\nPidFile none\nSetEnv PATH={}:/usr/bin:/bin:/usr/sbin\n",
             at("hostkey"),
             at("authorized"),
             at("home/bin"),
@@ -74,7 +74,8 @@ impl Far {
         command.args(["-D", "-f", &at("sshd_config"), "-E", &at("sshd.log")]).stdin(Stdio::null());
         let sshd = command.spawn().unwrap_or_else(|error| panic!("sshd: {error}; scripts/setup installs it"));
         let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        // At one address after the other.
+        while !["127.0.0.1", "127.0.0.2"].iter().all(|host| TcpStream::connect((*host, port)).is_ok()) {
             assert!(start.elapsed() < PATIENCE, "sshd does not listen");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
@@ -98,8 +99,10 @@ impl Far {
 
     /// A program for the far side to have.
     fn install(&self, path: &str, script: &str) {
-        fs::write(self.home(path), script).unwrap();
-        fs::set_permissions(self.home(path), fs::Permissions::from_mode(0o755)).unwrap();
+        // By another process: what some other test's child still has open for writing cannot be executed.
+        let mut install = Command::new("sh");
+        install.args(["-c", "rm -f \"$0\" && printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]).arg(self.home(path));
+        ok(&run(install.arg(script)));
     }
 
     fn phoebus(&self, arguments: &[&str]) -> (i32, String) {

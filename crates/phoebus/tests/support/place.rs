@@ -51,12 +51,12 @@ impl Place {
     /// Runs a shell script as a user of this machine without any rights, to whom `/dev/net/tun` has the given mode.
     pub fn as_user(&self, tun: &str, script: &str) -> Output {
         let program = self.0.path().join("phoebus");
-        fs::copy(PHOEBUS, &program).unwrap();
-        let prepare = "cd \"$0\" && mkdir dev && mount -t tmpfs -o mode=755 none dev && mknod dev/tun c 10 200 && \
+        // Copied by another process: what some other test's child still has open for writing cannot be executed.
+        let prepare = "cd \"$0\" && cp \"$3\" phoebus && mkdir dev && mount -t tmpfs -o mode=755 none dev && mknod dev/tun c 10 200 && \
                        chmod \"$1\" dev/tun && mount --bind dev/tun /dev/net/tun && \
                        exec setpriv --reuid 54321 --regid 54321 --clear-groups --inh-caps=-all sh -c \"$2\"";
         let mut command = Command::new("unshare");
-        command.args(["-m", "sh", "-c", prepare]).arg(self.0.path()).args([tun, script]);
+        command.args(["-m", "sh", "-c", prepare]).arg(self.0.path()).args([tun, script, PHOEBUS]);
         command.env("PHOEBUS", program).env("PHOEBUS_TESTBED_DIR", self.testbeds()).env_remove("PHOEBUS_TESTBED");
         command.output().unwrap()
     }
