@@ -281,8 +281,8 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         let script = "dd if=/dev/zero of=/dev/null bs=1000 count=3 2>/dev/null; \
                       sleep 0.3; while :; do sleep 0.01; echo; done | dd if=/dev/zero of=/dev/null bs=65536";
-        let server = Background::start("the server", shell(&format!("({script}) & wait"))).unwrap();
         let began = Instant::now();
+        let server = Background::start("the server", shell(&format!("({script}) & wait"))).unwrap();
         let mut client = Client::start(shell("echo hello; exec sleep 600"), &room.path().join("said")).unwrap();
         let receiver = Receiver::Children { of: server.pid(), name: "dd" };
         let gateway = Background::start("a gateway", shell("exec sleep 600")).unwrap();

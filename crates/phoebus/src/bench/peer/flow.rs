@@ -154,8 +154,10 @@ fn answer(connection: &mut Connection) -> anyhow::Result<()> {
 fn send(connection: &mut Connection, request: &Request) -> anyhow::Result<()> {
     let mut block = vec![0x5a; size_of::<u32>() + BLOCK];
     let started = Instant::now();
-    let mut left = request.bytes.unwrap_or(u64::MAX);
-    while left > 0 && request.time.is_none_or(|time| started.elapsed() < time) {
+    let all = request.bytes.unwrap_or(u64::MAX);
+    let mut left = all;
+    // A block at least: the time may be over when the machine comes to it.
+    while left > 0 && (left == all || request.time.is_none_or(|time| started.elapsed() < time)) {
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(BLOCK);
         block[..4].copy_from_slice(&(length as u32).to_be_bytes());
         connection.write_all(&block[..4 + length]).context("cannot send")?;
