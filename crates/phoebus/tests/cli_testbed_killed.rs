@@ -72,7 +72,8 @@ fn signals_reach_the_command() {
 #[test]
 fn killing_run_leaves_nothing() {
     let mut running = Running::start();
-    assert!(bearers(&running.name).contains(&running.inhabitant));
+    // Which shows once it has become another program.
+    wait_until("the program runs", || bearers(&running.name).contains(&running.inhabitant));
     signal("KILL", &[running.front.id()]);
     assert_eq!(running.end(), None);
 }
