@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use support::Gateway;
 use support::grid::lab::Lab;
 use support::serve::{Serve, bytes, run};
+use support::wait_until;
 
 /// Runs a script whose client is 127.0.0.2, and whose data goes through `gateway`, from where the server sees 127.0.0.1.
 fn python(serve: &Serve, gateway: &Gateway, script: &str) -> Output {
@@ -19,8 +20,11 @@ def login():
     f = ftplib.FTP(timeout=30); f.connect('127.0.0.1', port, source_address=('127.0.0.2', 0)); f.login(); f.voidcmd('TYPE I')
     return f
 def data(f):
-    at = ftplib.parse227(f.sendcmd('PASV'))
-    return subprocess.Popen([phoebus, 'connect', '--gateway', gateway, '%s:%d' % at], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    at, pipe = ftplib.parse227(f.sendcmd('PASV')), subprocess.PIPE
+    s = subprocess.Popen([phoebus, 'connect', '--json', '--gateway', gateway, '%s:%d' % at], stdin=pipe, stdout=pipe, stderr=pipe)
+    # It reports once it is connected.
+    report = s.stderr.readline(); assert report.startswith(b'{'), report
+    return s
 def begin(f, line): r = f.sendcmd(line); assert r.startswith('150'), r
 def end(f):
     try: return f.getresp()
@@ -62,7 +66,7 @@ os.kill(pid, signal.SIGKILL); r = end(f); assert r.startswith('426'), r
 "#;
     ok(&python(&serve, &gateway, script));
     assert!(fs::read(serve.path("x")).unwrap() == content && !serve.path("y").exists());
-    assert_eq!(serve.hidden(), Vec::<String>::new());
+    wait_until(|| serve.hidden().is_empty(), || format!("{:?} is left", serve.hidden()));
 }
 
 #[test]
@@ -126,7 +130,7 @@ aim(); begin(f, 'RETR x'); s = listener.accept()[0]; assert whole(s) == content;
     // The one whose gateway dies may not have been reported by then.
     let through = serve.log().matches("a data connection goes through gateways").count();
     assert!((6..=7).contains(&through), "{}", serve.log());
-    assert_eq!(serve.hidden(), Vec::<String>::new());
+    wait_until(|| serve.hidden().is_empty(), || format!("{:?} is left", serve.hidden()));
 }
 
 #[test]
