@@ -166,7 +166,7 @@ fn a_file_that_grows_is_copied_as_it_is_in_the_end() {
         [(serve.url("log"), serve.path("log")), (gct.url(&root.path().join("log")), root.path().join("log"))]
     {
         fs::write(here.path("log"), bytes(3_000_000)).unwrap();
-        let mut copy = here.command(&["cp", "--limit-rate", "8mbit", "log", &url]);
+        let mut copy = here.command(&["cp", "--limit-rate", "5mbit", "log", &url]);
         let copy = copy.stderr(Stdio::piped()).spawn().unwrap();
         support::wait_until(|| !hidden(path.parent().unwrap()).is_empty(), || "nothing is copied".to_owned());
         fs::File::options().append(true).open(here.path("log")).unwrap().write_all(b"more").unwrap();

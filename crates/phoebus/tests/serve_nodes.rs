@@ -51,7 +51,8 @@ fn files_go_between_sites_by_their_nodes() {
 
 #[test]
 fn a_node_that_is_killed_is_named_and_nothing_of_its_file_is_there() {
-    let (here, mut there) = (Site::new(), Site::new());
+    // For some seconds, in which a node is killed.
+    let (here, mut there) = (Site::slow(), Site::new());
     let content = bytes(300_000_001);
     fs::write(here.path("x"), &content).unwrap();
     let said = here.dir.path().join("said");
@@ -110,7 +111,7 @@ fn cut(site: &mut Site, copy: &mut Child, target: &Path) -> bool {
 /// may be where others use the machine, is to be whole, and another is tried.
 fn cut_amid(content: &[u8], target: &Path, copy: impl Fn(&Site) -> Command) {
     for _ in 0..5 {
-        let mut site = Site::new();
+        let mut site = Site::slow();
         fs::write(site.path("x"), content).unwrap();
         let mut command = copy(&site);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).env("HOME", "/nonexistent");

@@ -262,8 +262,19 @@ fn drafted(dir: &Path, bytes: u64) -> bool {
 
 /// Names beneath `root` that begin with a dot: drafts that were left.
 pub fn hidden(root: &Path) -> Vec<String> {
-    let found = run(Command::new("find").arg(root).args(["-name", ".*", "-printf", "%P\\n"]));
-    String::from_utf8_lossy(&found.stdout).lines().filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    let (mut found, mut dirs) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(dir) = dirs.pop() {
+        // It may be gone by now.
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                found.push(entry.path().strip_prefix(root).unwrap().display().to_string());
+            }
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                dirs.push(entry.path());
+            }
+        }
+    }
+    found
 }
 
 /// A directory that servers reach under other users.

@@ -41,20 +41,17 @@ impl Serve {
 
     /// One with this configuration, in which `ROOT` is what it serves.
     pub fn configured(config: &str) -> Self {
-        Self::start(|dir| {
-            let file = dir.join("serve.toml");
-            fs::write(&file, config.replace("ROOT", "root")).unwrap();
-            ["--config".to_owned(), file.display().to_string()].into()
-        })
+        Self::start(|dir| configuration(dir, &config.replace("ROOT", "root")))
+    }
+
+    /// The same at a port that nobody gets while it is down.
+    pub fn that_comes_back(config: &str) -> Self {
+        Self::start_at(super::port::free(), |dir| configuration(dir, &config.replace("ROOT", "root")))
     }
 
     /// A data node with this configuration, in which nothing is replaced.
     pub fn data_node(config: &str) -> Self {
-        Self::start(|dir| {
-            let file = dir.join("serve.toml");
-            fs::write(&file, config).unwrap();
-            ["--data-node".to_owned(), "--config".to_owned(), file.display().to_string()].into()
-        })
+        Self::start(|dir| [vec!["--data-node".to_owned()], configuration(dir, config)].concat())
     }
 
     /// SIGKILL.
@@ -64,16 +61,21 @@ impl Serve {
     }
 
     fn start(arguments: impl FnOnce(&Path) -> Vec<String>) -> Self {
+        Self::start_at(0, arguments)
+    }
+
+    fn start_at(port: u16, arguments: impl FnOnce(&Path) -> Vec<String>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["root", "local"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         let arguments = arguments(dir.path());
-        let (child, addr) = launch(dir.path(), "127.0.0.1:0", &arguments);
+        let (child, addr) = launch(dir.path(), &format!("127.0.0.1:{port}"), &arguments);
         Self { child, addr, arguments, dir }
     }
 
-    /// Kills it as a machine does that loses its power, and starts it again at the same address; the log begins again, too.
+    /// Kills it as a machine does that loses its power, and starts it again at the same address; the log begins again, too. For those
+    /// that come back.
     pub fn killed_and_started_again(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -112,8 +114,7 @@ impl Serve {
 
     /// Names beneath the root that begin with a dot: drafts and journals that were left.
     pub fn hidden(&self) -> Vec<String> {
-        let found = run(Command::new("find").arg(self.path("")).args(["-name", ".*", "-printf", "%P\\n"]));
-        String::from_utf8_lossy(&found.stdout).lines().filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        super::ftp::hidden(&self.path(""))
     }
 
     /// Waits for its end.
@@ -127,6 +128,13 @@ impl Serve {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// The arguments for this configuration, in a file.
+fn configuration(dir: &Path, config: &str) -> Vec<String> {
+    let file = dir.join("serve.toml");
+    fs::write(&file, config).unwrap();
+    ["--config".to_owned(), file.display().to_string()].into()
 }
 
 fn launch(dir: &Path, listen: &str, arguments: &[String]) -> (Child, SocketAddr) {

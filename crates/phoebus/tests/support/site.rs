@@ -22,6 +22,15 @@ impl Site {
     }
 
     pub fn with_nodes(count: usize) -> Self {
+        Self::configured(count, "")
+    }
+
+    /// One with two nodes, each of whose connections sends 10 MB/s at most.
+    pub fn slow() -> Self {
+        Self::configured(2, "drivers = [\"tcp\", \"rate\"]\nstack = \"tcp,rate:rate=80mbit\"\n")
+    }
+
+    fn configured(count: usize, data: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("shared")).unwrap();
         let secret = dir.path().join("secret");
@@ -30,7 +39,7 @@ impl Site {
         let config = |nodes: &[Serve]| {
             let at: Vec<_> = nodes.iter().map(|node| format!("\"127.0.0.1:{}\"", node.port())).collect();
             format!(
-                "[anonymous]\nroot = \"{}\"\nread_only = false\n[data]\nmarkers = \"50ms\"\n\
+                "[anonymous]\nroot = \"{}\"\nread_only = false\n[data]\nmarkers = \"50ms\"\n{data}\
                  [stripes]\nsecret = \"{}\"\nnodes = [{}]\n",
                 dir.path().join("shared").display(),
                 secret.display(),
