@@ -130,14 +130,17 @@ impl Gateway {
         }
     }
 
-    pub fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    /// How many sockets it has. (Pipes are kept, as many as sessions have needed at once.)
+    pub fn sockets(&self) -> usize {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap();
+        let links = descriptors.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+        links.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
     }
 
-    /// Resident memory, in bytes.
+    /// Resident memory of its own, in bytes: what it has of its program it may have for other reasons.
     pub fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
