@@ -129,8 +129,7 @@ fn tcps_own_options_reach_the_socket() {
         grid.reports("dst").iter().map(|report| report["hops"][0]["send_buffer"].as_u64().unwrap()).collect();
     // The kernel doubles what was asked for.
     assert_eq!(buffers, [2 * 262_144; 2]);
-    let log = std::fs::read_to_string(grid.transfers("dst", 2811)).unwrap();
-    assert!(log.contains(&format!("BUFFER={}", 2 * 262_144)), "{log}");
+    grid.until_logged("dst", 2811, &format!("BUFFER={}", 2 * 262_144));
 }
 
 #[test]

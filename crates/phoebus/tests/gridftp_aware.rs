@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use support::gridftp::{Grid, local, said};
 use support::path::Joined;
@@ -87,7 +87,12 @@ fn a_stranger_is_no_session() {
     let place = grid.path.address("dst", 0);
     let listener = grid.path.testbed.run_in("dst", || TcpListener::bind(place)).unwrap().unwrap();
     let destination = listener.local_addr().unwrap().to_string();
-    let greeter = std::thread::spawn(move || listener.accept().unwrap().0.write_all(b"220 a stranger\r\n").unwrap());
+    let greeter = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        stream.write_all(b"220 a stranger\r\n").unwrap();
+        // It would be reset with what it has not read. How it ends is the gateway's affair.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
     let mut client = grid.bounded("src", "globus-xioperf");
     let output = client.args(["-c", &destination, "-S", "-n", "2M", "-D", &grid.stack(";aware=1")]).output().unwrap();
     assert!(!output.status.success(), "{}", said(&output));

@@ -65,7 +65,7 @@ fn a_bandwidth() {
     let mut holder = grid.bounded("src", "globus-url-copy");
     let mut holder =
         holder.args(["-dcstack", &stack("60mbit"), &endless, "file:///dev/null"]).stdin(Stdio::null()).spawn().unwrap();
-    let open = |host| grid.path.status(host)["sessions"].as_array().unwrap().len() == 1;
+    let open = |host| grid.path.status(host)["sessions"].as_array().is_some_and(|open| open.len() == 1);
     wait_until(|| HOSTS.iter().all(|host| open(host)), || "no session is open".to_owned());
     fails("30mbit", "30mbit was asked for, of which 20mbit is promised to nobody yet");
     grid.copies(&["-dcstack", &stack("20mbit"), &urls[0], &urls[1]], &from, &to);

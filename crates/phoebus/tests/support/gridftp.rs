@@ -80,10 +80,10 @@ impl Grid {
         command
     }
 
-    /// The same, ended if it hangs.
+    /// The same, ended if it hangs: whatever it does takes less on a machine that others use, too.
     pub fn bounded(&self, host: &str, name: &str) -> Command {
         let mut command = self.program(host, "timeout");
-        command.args(["-k", "5", &PATIENCE.as_secs().to_string()]).arg(program(name));
+        command.args(["-k", "5", &(4 * PATIENCE).as_secs().to_string()]).arg(program(name));
         command
     }
 
@@ -113,6 +113,13 @@ impl Grid {
         wait_until(|| ended(&mut server).is_some() || listens(), || format!("no server listens on {host}"));
         assert!(ended(&mut server).is_none(), "the server ended at its start:\n{}", server.log());
         server
+    }
+
+    /// Waits until a server's transfer log says so, which it writes when it likes.
+    #[track_caller]
+    pub fn until_logged(&self, host: &str, port: u16, says: &str) {
+        let log = || fs::read_to_string(self.transfers(host, port)).unwrap_or_default();
+        wait_until(|| log().contains(says), || format!("no \"{says}\" of {host}: {}", log()));
     }
 
     /// The transfer log of a server.
