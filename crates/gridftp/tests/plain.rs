@@ -215,6 +215,25 @@ fn clients_carry_the_same_bytes_by_every_way() {
 }
 
 #[test]
+fn no_more_connections_are_chosen_than_the_server_has_for_a_file() {
+    let serve = Serve::with(|config| config.data.streams = 3);
+    let content = bytes(LONG);
+    fs::write(serve.local().join("near"), &content).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let local = Local::new(serve.local(), Links::Anywhere).unwrap();
+    runtime.block_on(async {
+        let remote = Remote::connect(Options { choose: Some(|_| 8), ..options(&serve, None) }).await.unwrap();
+        for name in ["one", "two"] {
+            let (near, far) = (Key::parse("near").unwrap(), remote.home().join(name.as_bytes()).unwrap());
+            transfer(&local, &near, &remote, &far, &How::default()).await.unwrap();
+            assert!(fs::read(serve.path(name)).unwrap() == content);
+        }
+        assert_eq!(remote.most_streams(), 2);
+    });
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}
+
+#[test]
 fn so_much_of_a_device_is_copied_as_was_asked_for() {
     let serve = Serve::writable();
     for dir in [serve.path(""), serve.local()] {

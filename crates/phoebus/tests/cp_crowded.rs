@@ -1,4 +1,4 @@
-//! `phoebus cp` with servers that have few connections for each client: fewer files go at a time, and all arrive.
+//! `phoebus cp` with servers that have few connections for each client, or for each file: fewer files go at a time, and all arrive.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -8,8 +8,8 @@ use std::fs;
 use std::process::Command;
 use support::ftp::{Ftp, Tls, hidden};
 use support::grid::ok;
-use support::here::Here;
-use support::serve::{bytes, run};
+use support::here::{Here, says};
+use support::serve::{Serve, bytes, run};
 
 /// More files at a time than the server has connections, there and back.
 fn all_arrive(server: &Ftp, modes: &[&[&str]]) {
@@ -39,4 +39,35 @@ fn vsftpd_has_three_connections_for_each_client() {
 #[test]
 fn proftpd_has_three_connections_for_each_client() {
     all_arrive(&Ftp::proftpd(Tls::None, "MaxClientsPerHost 3"), &[&[], &["--transfers", "8"]]);
+}
+
+#[test]
+fn our_own_says_at_once_how_many_it_has_for_each_file() {
+    let config = "[anonymous]\nroot = \"ROOT\"\nread_only = false\nthird_party = true\n";
+    let (narrow, wide) = (Serve::configured(&format!("{config}[data]\nstreams = 2\n")), Serve::configured(config));
+    let here = Here::new(None);
+    for path in [here.path("long"), narrow.path("there"), wide.path("there")] {
+        fs::write(path, bytes(3_000_001)).unwrap();
+    }
+    let copy =
+        |streams: &str, from: &str, to: &str| run(&mut here.command(&["cp", "--json", "--streams", streams, from, to]));
+    for (from, to) in [
+        ("long".to_owned(), narrow.url("put")),
+        (narrow.url("there"), "got".to_owned()),
+        (wide.url("there"), narrow.url("taken")),
+        (narrow.url("there"), wide.url("given")),
+    ] {
+        let (code, said) = says(&copy("3", &from, &to));
+        let server = narrow.url("");
+        let expected = format!(
+            "{}: 3 connections for a file were asked for, and the server answers OPTS RETR with 501 Parallelism of at most 2 is \
+             possible here",
+            server.trim_end_matches('/')
+        );
+        assert!(code == 1 && said.contains(&expected), "{from} {to}: {code}: {said}");
+        // Nor was it tried again.
+        assert!(!said.contains("\"again\""), "{said}");
+        assert!(copy("2", &from, &to).status.success(), "{from} {to}");
+    }
+    assert_eq!([narrow.hidden(), wide.hidden()], [Vec::<String>::new(), Vec::new()]);
 }

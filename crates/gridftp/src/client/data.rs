@@ -1,6 +1,6 @@
 //! Where data connections lead, and what protects them (RFC 959, 2428, 4217; GFD.20, section 3).
 
-use super::error::{passing, refused, senseless, words};
+use super::error::{passing, refused, senseless, sort, words};
 use super::options::{Grid, Options, Security};
 use super::pipe::Ahead;
 use super::session::Session;
@@ -199,7 +199,7 @@ impl<'a> DataPlan<'a> {
     }
 
     /// Prepares for a file that goes to the server in `mode`, and tells it of its `size` if that is given: by one round trip, if the
-    /// server takes commands `ahead`. `file` is it in errors.
+    /// server takes commands `ahead`. `file` is it in errors. Says over how many connections it is to go.
     pub(super) async fn enter_to_send(
         &self,
         session: &mut Session,
@@ -207,20 +207,27 @@ impl<'a> DataPlan<'a> {
         size: Option<u64>,
         ahead: &Ahead,
         file: &str,
-    ) -> Result<(), Error> {
+    ) -> Result<u32, Error> {
         self.carry(session, false).await?;
         // Where to connect to depends on the mode.
         let known = session.foreseen().await?.filter(|_| session.mode == mode);
         let asked = known.is_none() && !(self.options.striped && mode == Mode::Extended);
         let change = (session.mode != mode).then(|| mode_line(mode));
+        // One that has a limit would cut what comes over more.
+        let over =
+            (mode == Mode::Extended && session.parallel != self.connections).then(|| parallel_line(self.connections));
         let size = size.map(|size| format!("ALLO {size}").into_bytes());
         let passive = asked.then(|| self.where_to(session).into());
-        let lines: Vec<Vec<u8>> = [&change, &size, &passive].into_iter().flatten().cloned().collect();
+        let lines: Vec<Vec<u8>> = [&change, &over, &size, &passive].into_iter().flatten().cloned().collect();
         let mut replies = session.ask_all(&lines, ahead).await?.into_iter();
         let mut reply_to = |line: &Option<Vec<u8>>| line.as_ref().and_then(|_| replies.next());
         if let Some(reply) = reply_to(&change) {
             changed(session, mode, &reply)?;
         }
+        let streams = match reply_to(&over) {
+            Some(reply) => self.agree(session, reply).await?,
+            None => self.connections,
+        };
         // Many have no such command, and some no need of it.
         if let Some(reply) = reply_to(&size).filter(|reply| matches!(reply.code, 452 | 552)) {
             return Err(refused(file, "make room for", "ALLO", &reply));
@@ -228,7 +235,24 @@ impl<'a> DataPlan<'a> {
         if let Some(reply) = known.or_else(|| reply_to(&passive)) {
             session.foresee(reply);
         }
-        Ok(())
+        Ok(streams)
+    }
+
+    /// Over how many connections a file goes to the server, which has answered with `reply` whether it may be as many as were meant:
+    /// over fewer, if nobody has asked for so many.
+    async fn agree(&self, session: &mut Session, reply: Reply) -> Result<u32, Error> {
+        let (mut streams, mut reply) = (self.connections, reply);
+        while !reply.is_success() {
+            match reply.code {
+                // Who does not know the command takes what comes.
+                500 | 502 => return Ok(self.connections),
+                _ if self.options.streams.is_none() && streams > 1 => streams /= 2,
+                _ => return Err(too_many(session, streams, &reply)),
+            }
+            reply = session.ask(parallel_line(streams)).await?;
+        }
+        session.parallel = streams;
+        Ok(streams)
     }
 
     /// Prepares for a listing.
@@ -371,9 +395,10 @@ impl<'a> DataPlan<'a> {
         if session.parallel == streams {
             return Ok(());
         }
-        let name = session.name.clone();
-        let options = RetrOptions { parallelism: Some((streams, streams, streams)), ..RetrOptions::default() };
-        session.must(format!("OPTS RETR {options}"), &name, "have parallel streams from").await?;
+        let reply = session.ask(parallel_line(streams)).await?;
+        if !reply.is_success() {
+            return Err(too_many(session, streams, &reply));
+        }
         session.parallel = streams;
         Ok(())
     }
@@ -386,6 +411,21 @@ fn mode_line(mode: Mode) -> Vec<u8> {
         Mode::Extended => b"MODE E".into(),
         Mode::ExtendedBoth => b"MODE X".into(),
     }
+}
+
+/// The command for so many connections.
+fn parallel_line(streams: u32) -> Vec<u8> {
+    let options = RetrOptions { parallelism: Some((streams, streams, streams)), ..RetrOptions::default() };
+    format!("OPTS RETR {options}").into_bytes()
+}
+
+/// The server does not have as many connections for a file as were asked for, and will not have them a second later.
+fn too_many(session: &Session, streams: u32, reply: &Reply) -> Error {
+    let words = words(reply);
+    let reason =
+        format!("{streams} connections for a file were asked for, and the server answers OPTS RETR with {words}");
+    let sort = if sort(reply) == Sort::Passing { Sort::Passing } else { Sort::Request };
+    Error::Store { name: session.name.to_string(), reason, sort }
 }
 
 /// Notes the mode that a session is in, if `reply` to its command says so.

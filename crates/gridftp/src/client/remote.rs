@@ -57,6 +57,8 @@ pub(super) struct Inner {
     /// Whether TLS between keys protects data.
     protected: bool,
     pub(super) used: AtomicU32,
+    /// Over how many connections the server lets extended blocks of a file go at the most, as far as is known.
+    limit: AtomicU32,
     /// Whether the server refuses to set modes.
     pub(super) modeless: AtomicBool,
     /// Of how many files and directories modes were to be set and were not, and the names of the first of them.
@@ -118,6 +120,7 @@ impl Remote {
             losses: Arc::default(),
             protected,
             used: AtomicU32::new(1),
+            limit: AtomicU32::new(u32::MAX),
             modeless,
             without_modes,
             ascii_alone: OnceCell::new(),
@@ -153,10 +156,18 @@ impl Remote {
 
     /// Over how many connections extended blocks of a file go that is written, if it goes so.
     pub(super) fn streams_to_write(&self, size: Option<u64>) -> Option<u32> {
-        let chosen = || self.chosen(size?, self.0.windows.1).filter(|_| self.has("PARALLEL"));
+        let limit = self.0.limit.load(Ordering::Relaxed);
+        let chosen = || self.chosen(size?, self.0.windows.1).map(|n| n.min(limit)).filter(|_| self.has("PARALLEL"));
         // Where the server shows nothing of a file that is not complete, only its marks say what it has.
         let marked = || (size? >= RESUME_FROM && self.has("XDRAFTS")).then_some(1);
-        self.streams().or_else(chosen).or_else(marked).inspect(|n| self.used(*n))
+        self.streams().or_else(chosen).or_else(marked)
+    }
+
+    /// Notes that the server has only `streams` connections for a file that was to go over more.
+    pub(super) fn has_at_most(&self, streams: u32, meant: Option<u32>) {
+        if meant.is_some_and(|meant| streams < meant) {
+            self.0.limit.fetch_min(streams, Ordering::Relaxed);
+        }
     }
 
     /// In how many parts a file of which so many bytes are wanted is read, over as many connections.

@@ -106,7 +106,9 @@ async fn run(
     // By its size alone servers know that all of it has come where connections do not say when they are at their end.
     let always = remote.options().stack.as_ref().is_some_and(|stack| !stack.tells_ends());
     let size = sending.size.filter(|size| *size >= ALLO_FROM || always);
-    plan.enter_to_send(&mut session, mode, size, &remote.0.ahead, name).await?;
+    let streams = plan.enter_to_send(&mut session, mode, size, &remote.0.ahead, name).await?;
+    remote.has_at_most(streams, sending.streams);
+    let plan = plan.over(streams);
     let channel = plan.passive(&mut session).await?;
     remote.used(streams.saturating_mul(channel.ends() as u32));
     let rest = match mode {

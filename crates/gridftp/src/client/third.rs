@@ -135,6 +135,8 @@ async fn begin(
     }
     if let Some(streams) = from.streams() {
         from.plan().parallel(source, streams).await?;
+        to.plan().parallel(dest, streams).await?;
+        to.used(streams);
     }
     // Some have no such command.
     dest.ask(format!("ALLO {size}")).await?;
