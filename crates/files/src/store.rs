@@ -242,6 +242,47 @@ pub trait Landing: Debug + Send + Sync {
     fn failed(&self, error: std::io::Error) -> Error;
 }
 
+/// `landing` with another word on what is to be written, which is asked in its place and may ask it.
+pub fn claimed_by<F>(landing: Arc<dyn Landing>, claim: F) -> Arc<dyn Landing>
+where
+    F: Fn(&dyn Landing, Extent) -> Result<Ranges, Error> + Send + Sync + 'static,
+{
+    Arc::new(Claimed { landing, claim })
+}
+
+struct Claimed<F> {
+    landing: Arc<dyn Landing>,
+    claim: F,
+}
+
+impl<F: Fn(&dyn Landing, Extent) -> Result<Ranges, Error> + Send + Sync> Landing for Claimed<F> {
+    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
+        (self.claim)(&*self.landing, extent)
+    }
+
+    fn file(&self) -> &File {
+        self.landing.file()
+    }
+
+    fn sum(&self) -> Option<Combining> {
+        self.landing.sum()
+    }
+
+    fn wrote(&self, extent: Extent, sum: u32) -> Result<(), Error> {
+        self.landing.wrote(extent, sum)
+    }
+
+    fn failed(&self, error: std::io::Error) -> Error {
+        self.landing.failed(error)
+    }
+}
+
+impl<F> Debug for Claimed<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Claimed").field(&self.landing).finish()
+    }
+}
+
 /// How a flow is to come.
 #[derive(Debug, Clone)]
 pub struct Shape {

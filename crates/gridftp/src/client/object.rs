@@ -2,7 +2,7 @@
 
 use super::remote::Remote;
 use super::retrieve::{Retrieval, Wanted};
-use super::take::Only;
+use super::take::only;
 use bytes::{Bytes, BytesMut};
 use phoebus_files::Error;
 use phoebus_files::block::Pool;
@@ -37,7 +37,7 @@ impl RemoteObject {
             return Err(Error::Beyond { name: self.name(), extent });
         }
         let path = self.remote.path(&self.key)?;
-        let into = shape.into.clone().map(|landing| Only::of(landing, ranges.clone()));
+        let into = shape.into.clone().map(|landing| only(landing, ranges.clone()));
         Ok(Wanted { name: self.name(), path, size, ranges, sum: shape.sum, ordered: shape.ordered, endless, into })
     }
 }

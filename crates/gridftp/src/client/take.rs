@@ -1,51 +1,20 @@
 //! What becomes of the blocks that a server sends: those that are wanted are handed on, each byte once.
 
 use super::retrieve::{Sender, Wanted};
-use phoebus_files::Error;
 use phoebus_files::block::Block;
-use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::Landing;
-use phoebus_files::sum::Combining;
-use std::fs::File;
+use phoebus_files::range::Ranges;
+use phoebus_files::store::{Landing, claimed_by};
 use std::sync::Arc;
 
 /// A landing for what is wanted, and for nothing else that a server sends.
-#[derive(Debug)]
-pub(super) struct Only {
-    landing: Arc<dyn Landing>,
-    wanted: Ranges,
-}
-
-impl Only {
-    pub(super) fn of(landing: Arc<dyn Landing>, wanted: Ranges) -> Arc<dyn Landing> {
-        Arc::new(Self { landing, wanted })
-    }
-}
-
-impl Landing for Only {
-    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
+pub(super) fn only(landing: Arc<dyn Landing>, wanted: Ranges) -> Arc<dyn Landing> {
+    claimed_by(landing, move |landing, extent| {
         let mut mine = Ranges::new();
-        for part in self.wanted.iter().filter_map(|wanted| wanted.common(extent)) {
-            mine.extend(self.landing.claim(part)?.iter());
+        for part in wanted.iter().filter_map(|wanted| wanted.common(extent)) {
+            mine.extend(landing.claim(part)?.iter());
         }
         Ok(mine)
-    }
-
-    fn file(&self) -> &File {
-        self.landing.file()
-    }
-
-    fn sum(&self) -> Option<Combining> {
-        self.landing.sum()
-    }
-
-    fn wrote(&self, extent: Extent, sum: u32) -> Result<(), Error> {
-        self.landing.wrote(extent, sum)
-    }
-
-    fn failed(&self, error: std::io::Error) -> Error {
-        self.landing.failed(error)
-    }
+    })
 }
 
 /// Where blocks go.

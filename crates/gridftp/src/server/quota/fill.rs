@@ -1,14 +1,11 @@
 //! What is written under a quota: drafts and files that take room as they grow.
 
 use super::Claim;
-use phoebus_files::Error;
 use phoebus_files::block::Block;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Boxed, Draft, Fallible, Landing};
-use phoebus_files::sum::{Algorithm, Combining, Sum};
-use std::fs::File;
-use std::io;
+use phoebus_files::store::{Boxed, Draft, Fallible, Landing, claimed_by};
+use phoebus_files::sum::{Algorithm, Sum};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,43 +25,13 @@ pub(super) struct Growing {
     pub(super) claim: Arc<Claim>,
 }
 
-/// Where those put bytes who have them first, as far as there is room.
-#[derive(Debug)]
-struct Bounded {
-    landing: Arc<dyn Landing>,
-    /// How long the file was before.
-    had: u64,
-    claim: Arc<Claim>,
-}
-
-impl Bounded {
-    fn over(draft: &dyn Draft, had: u64, claim: &Arc<Claim>) -> Option<Arc<dyn Landing>> {
-        let landing = draft.landing()?;
-        Some(Arc::new(Self { landing, had, claim: claim.clone() }))
-    }
-}
-
-impl Landing for Bounded {
-    fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
-        self.claim.reach(extent.end().saturating_sub(self.had))?;
-        self.landing.claim(extent)
-    }
-
-    fn file(&self) -> &File {
-        self.landing.file()
-    }
-
-    fn sum(&self) -> Option<Combining> {
-        self.landing.sum()
-    }
-
-    fn wrote(&self, extent: Extent, sum: u32) -> Result<(), Error> {
-        self.landing.wrote(extent, sum)
-    }
-
-    fn failed(&self, error: io::Error) -> Error {
-        self.landing.failed(error)
-    }
+/// Where those put bytes who have them first, as far as there is room for what comes after the `had` bytes that there were.
+fn bounded(draft: &dyn Draft, had: u64, claim: &Arc<Claim>) -> Option<Arc<dyn Landing>> {
+    let (landing, claim) = (draft.landing()?, claim.clone());
+    Some(claimed_by(landing, move |landing, extent| {
+        claim.reach(extent.end().saturating_sub(had))?;
+        landing.claim(extent)
+    }))
 }
 
 impl Draft for Filling {
@@ -92,7 +59,7 @@ impl Draft for Filling {
     }
 
     fn landing(&self) -> Option<Arc<dyn Landing>> {
-        Bounded::over(&*self.draft, 0, &self.claim)
+        bounded(&*self.draft, 0, &self.claim)
     }
 
     fn checkpoint(&self) -> Fallible<'_, Ranges> {
@@ -147,7 +114,7 @@ impl Draft for Growing {
     }
 
     fn landing(&self) -> Option<Arc<dyn Landing>> {
-        Bounded::over(&*self.draft, self.had, &self.claim)
+        bounded(&*self.draft, self.had, &self.claim)
     }
 
     fn checkpoint(&self) -> Fallible<'_, Ranges> {
