@@ -4,15 +4,20 @@
 
 mod support;
 
+use phoebus_files::key::Key;
+use phoebus_files::{How, transfer};
+use phoebus_gridftp::client::{NetStack, Options, Remote};
 use phoebus_gridftp::data::pinned::{Own, Pinned, quic};
+use phoebus_gridftp::data::stack::parse;
 use phoebus_gridftp::data::{Channel, Error, Guard, Mode, Settings};
+use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::gridftp::address::{find_epsv, print_port};
 use phoebus_proto::gridftp::pin::Pin;
 use phoebus_proto::gridftp::reply::{Replies, Reply};
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use support::flow::{Given, receive};
 use support::{PATIENCE, Serve, bytes};
 use tokio::runtime::Runtime;
@@ -257,4 +262,102 @@ fn without_a_key_nothing_goes_and_what_is_not_listed_is_refused() {
     let plain = Serve::writable();
     let refused = Control::to(&plain).ask("SITE SETNETSTACK quic");
     assert!(refused.code == 500 && refused.text().contains("quic driver not whitelisted"), "{refused}");
+}
+
+/// Between clients and a server: it notes what stacks the server is told, and cuts what it is told to cut.
+struct Relay {
+    addr: SocketAddr,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+impl Relay {
+    fn to(serve: &Serve) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let relay = Self { addr: listener.local_addr().unwrap(), open: Arc::default(), told: Arc::default() };
+        let (port, open, told) = (serve.port(), relay.open.clone(), relay.told.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { return };
+                open.lock().unwrap().push(client.try_clone().unwrap());
+                let (mut replies, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    let _ = io::copy(&mut replies, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+                let told = told.clone();
+                std::thread::spawn(move || {
+                    let (mut lines, mut server, mut line) = (BufReader::new(client), server, Vec::new());
+                    while lines.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
+                        if line.starts_with(b"SITE SETNETSTACK") {
+                            told.lock().unwrap().push(String::from_utf8_lossy(&line).into_owned());
+                        }
+                        let _ = server.write_all(&line);
+                        line.clear();
+                    }
+                    let _ = server.shutdown(Shutdown::Both);
+                });
+            }
+        });
+        relay
+    }
+
+    /// How often the server was told a stack, but for what every client tells it once it is logged in.
+    fn told(&self) -> usize {
+        self.told.lock().unwrap().len() - self.open.lock().unwrap().len()
+    }
+
+    fn cut(&self) {
+        let mut open = self.open.lock().unwrap();
+        open.drain(..).for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
+        self.told.lock().unwrap().clear();
+    }
+}
+
+#[test]
+fn two_servers_are_told_each_others_keys_once_for_all_files_and_again_after_either_was_cut() {
+    let (serves, runtime) = ([serve(), serve()], Runtime::new().unwrap());
+    let content = bytes(LONG);
+    fs::write(serves[0].path("x"), &content).unwrap();
+    let stacks = [NetStack::tls(), NetStack::new("quic", &parse("quic").unwrap()).unwrap()];
+    for (stack, streams) in stacks.into_iter().flat_map(|stack| [(stack.clone(), None), (stack, Some(2))]) {
+        let relays = [Relay::to(&serves[0]), Relay::to(&serves[1])];
+        runtime.block_on(async {
+            let remote = async |relay: &Relay| {
+                let server = Endpoint::parse(&relay.addr.to_string(), None).unwrap();
+                let options = Options::new(format!("ftp://{server}"), server);
+                Remote::connect(Options { stack: Some(stack.clone()), streams, ..options }).await.unwrap()
+            };
+            let (from, to) = (remote(&relays[0]).await, remote(&relays[1]).await);
+            let key = |name: &str| Key::parse(name).unwrap();
+            let copy = async |name: &str| {
+                let how = How::default();
+                transfer(&from, &key("x"), &to, &key(name), &how).await?;
+                assert_eq!(how.progress.bytes_between(), LONG as u64, "{:?}", to.why_by_way());
+                assert!(fs::read(serves[1].path(name)).unwrap() == content);
+                fs::remove_file(serves[1].path(name)).unwrap();
+                Ok::<_, phoebus_files::Error>(())
+            };
+            copy("a").await.unwrap();
+            let told = relays.each_ref().map(Relay::told);
+            assert_eq!(told, [2, 1], "the one that is told first has no other's key yet");
+            for name in ["b", "c"] {
+                copy(name).await.unwrap();
+            }
+            assert_eq!(relays.each_ref().map(Relay::told), told);
+            for (i, relay) in relays.iter().enumerate() {
+                let before = relays[1 - i].told();
+                relay.cut();
+                // Whoever has not seen yet that it is cut tries again.
+                let mut tries = 0;
+                while let Err(error) = copy("d").await {
+                    tries += 1;
+                    assert!(error.may_pass() && tries < 5, "{error}");
+                }
+                copy("e").await.unwrap();
+                assert!(relay.told() > 0 && relays[1 - i].told() > before);
+            }
+        });
+    }
+    assert_eq!(serves[1].hidden(), Vec::<String>::new());
 }

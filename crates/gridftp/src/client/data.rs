@@ -166,7 +166,7 @@ impl<'a> DataPlan<'a> {
     async fn tell(&self, session: &mut Session, stack: &NetStack, line: &str) -> Result<Option<Pin>, Error> {
         // Where to connect to is said of one of them.
         session.foreseen().await?;
-        session.told = None;
+        (session.told, session.met) = (None, None);
         let reply = session.ask(format!("SITE SETNETSTACK {line}")).await?;
         let failed = |reason| Error::Store { name: session.name.to_string(), reason, sort: Sort::Request };
         if !reply.is_success() {
@@ -183,13 +183,27 @@ impl<'a> DataPlan<'a> {
         })
     }
 
-    /// Has this server and that of `other` carry data between them by the stack, for which they have to know each other's keys.
+    /// Has this server and that of `other` carry data between them by the stack, for which they have to know each other's keys, unless
+    /// they do.
     pub(super) async fn introduce(&self, session: &mut Session, other: &mut Session) -> Result<(), Error> {
         let Some(stack) = self.options.stack.as_ref().filter(|stack| stack.keyed().is_some()) else { return Ok(()) };
+        if session.was_at(other.met.as_ref()) {
+            return Ok(());
+        }
         let line = |key| stack.line(self.is_proved(), key);
         let first = self.tell(session, stack, &line(None)).await?;
         let second = self.tell(other, stack, &line(first)).await?;
-        self.tell(session, stack, &line(second)).await.map(drop)
+        self.tell(session, stack, &line(second)).await?;
+        session.meet(other);
+        Ok(())
+    }
+
+    /// Prepares for a file that goes in `mode` to another server or comes from one. Keys are told in their time ([`Self::introduce`]).
+    pub(super) async fn enter_between(&self, session: &mut Session, mode: Mode) -> Result<(), Error> {
+        if self.options.stack.as_ref().is_some_and(|stack| stack.keyed().is_none()) {
+            self.carry(session, false).await?;
+        }
+        self.go_to(session, mode).await
     }
 
     /// Prepares for a file that goes in `mode`.

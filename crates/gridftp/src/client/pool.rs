@@ -5,10 +5,10 @@ use super::login::{is_crowd, login};
 use super::pipe::Pipe;
 use super::places::Places;
 use super::remote::Remote;
-use super::session::Session;
+use super::session::{Meeting, Session};
 use phoebus_files::{Error, Sort};
 use phoebus_proto::gridftp::reply::Reply;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How many control connections are kept for later.
@@ -28,18 +28,23 @@ impl Remote {
 
     /// A control connection for what is read: one that was kept, or a new one. Waits while too many are in use.
     pub(super) async fn session(&self) -> Result<Session, Error> {
-        self.in_place(&self.0.reading).await
+        self.in_place(&self.0.reading, None).await
     }
 
     /// The same for what is written.
     pub(super) async fn session_to_write(&self) -> Result<Session, Error> {
-        self.in_place(&self.0.writing).await
+        self.in_place(&self.0.writing, None).await
     }
 
-    async fn in_place(&self, places: &Places) -> Result<Session, Error> {
+    /// The same for what another server sends: rather one that has `met` its session.
+    pub(super) async fn session_to_write_from(&self, met: Option<&Arc<Meeting>>) -> Result<Session, Error> {
+        self.in_place(&self.0.writing, met).await
+    }
+
+    async fn in_place(&self, places: &Places, met: Option<&Arc<Meeting>>) -> Result<Session, Error> {
         loop {
             let place = places.wait().await.ok_or_else(|| passing(&self.0.name, "the store was closed"))?;
-            let mut session = match self.beside().await {
+            let mut session = match self.rather(met).await {
                 // The others go on, and this one waits for one of them.
                 Err(error) if is_crowded(&error) && places.one_less() => {
                     place.forget();
@@ -56,8 +61,17 @@ impl Remote {
 
     /// The same without waiting: for listings, whose readers may wait for others.
     pub(super) async fn beside(&self) -> Result<Session, Error> {
+        self.rather(None).await
+    }
+
+    /// The same, if it can be one that was at the meeting.
+    async fn rather(&self, met: Option<&Arc<Meeting>>) -> Result<Session, Error> {
         loop {
-            let kept = self.idle().pop();
+            let kept = {
+                let mut idle = self.idle();
+                let at = idle.iter().rposition(|kept| kept.was_at(met)).or(idle.len().checked_sub(1));
+                at.map(|at| idle.remove(at))
+            };
             let Some(mut session) = kept else { return login(&self.0.options, &self.0.name, &self.0.ahead).await };
             let fresh = session.used.elapsed() < FRESH;
             if session.is_ahead() && fresh {

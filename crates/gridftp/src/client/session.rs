@@ -46,6 +46,9 @@ pub(super) struct Session {
     pub(super) refuses: bool,
     /// By what data connections know this end, where they need a key.
     pub(super) own: Option<Own>,
+    /// What it has in common with the session of another server, where each of the two servers was told the other's key and nothing
+    /// since.
+    pub(super) met: Option<Arc<Meeting>>,
     patience: Duration,
     pub(super) features: Arc<Features>,
     /// Where the login leads.
@@ -73,6 +76,10 @@ pub(super) struct Session {
     pub(super) in_step: bool,
 }
 
+/// That two servers were told each other's keys, by two control connections. A key is of no use with any other.
+#[derive(Debug)]
+pub(super) struct Meeting;
+
 impl Session {
     pub(super) fn new(link: Link, name: Arc<str>, patience: Duration) -> Result<Self, Error> {
         let addresses = link.peer_addr().and_then(|peer| Ok((peer, link.local_addr()?)));
@@ -90,6 +97,7 @@ impl Session {
             told: None,
             refuses: false,
             own: None,
+            met: None,
             patience,
             features: Arc::default(),
             home: Arc::default(),
@@ -304,6 +312,18 @@ impl Session {
     /// Whether the server has the feature.
     pub(super) fn has(&self, feature: &str) -> bool {
         self.features.has(feature)
+    }
+
+    /// Notes that this server and that of `other` were told each other's keys.
+    pub(super) fn meet(&mut self, other: &mut Self) {
+        // Each is another one, though it holds nothing.
+        let met = Arc::new(Meeting);
+        (self.met, other.met) = (Some(met.clone()), Some(met));
+    }
+
+    /// Whether it has this meeting behind it.
+    pub(super) fn was_at(&self, met: Option<&Arc<Meeting>>) -> bool {
+        self.met.as_ref().zip(met).is_some_and(|(one, other)| Arc::ptr_eq(one, other))
     }
 
     /// Whether nothing has come that nobody asked for, such as that the server closes.

@@ -55,7 +55,8 @@ pub(super) async fn fetch(
         Mode::Stream => Some(Restart::At(there.total())).filter(|_| !there.is_empty()),
         Mode::Extended | Mode::ExtendedBoth => without(there),
     };
-    let (mut source, mut dest) = (from.session().await?, to.session_to_write().await?);
+    let mut source = from.session().await?;
+    let mut dest = to.session_to_write_from(source.met.as_ref()).await?;
     if let Some(why) = begin(draft, object, &mut source, &mut dest, mode, rest, size).await? {
         to.not_from(from, &why);
         return Ok(false);
@@ -117,8 +118,8 @@ async fn begin(
     if dest.peer.ip().is_loopback() != source.peer.ip().is_loopback() {
         return Ok(Some("what is this host to one of them is another to the other".to_owned()));
     }
-    from.plan().enter(source, mode).await?;
-    to.plan().enter(dest, mode).await?;
+    from.plan().enter_between(source, mode).await?;
+    to.plan().enter_between(dest, mode).await?;
     // What one of them refuses to protect, the other does not send in clear for that.
     let stack = |remote: &Remote, session: &Session| {
         let stack = remote.options().stack.as_ref().filter(|_| !session.refuses);
@@ -142,7 +143,8 @@ async fn begin(
     dest.ask(format!("ALLO {size}")).await?;
     let all = to.plan().ask_all(dest).await?;
     if let Err(error) = from.plan().aim(source, &all).await {
-        return Ok(Some(error.to_string()));
+        // A connection that broke says nothing of what the server refuses.
+        return if source.in_step { Ok(Some(error.to_string())) } else { Err(error) };
     }
     if let Some(rest) = rest {
         for session in [&mut *source, &mut *dest] {
