@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::range::Ranges;
 use crate::store::{Draft, Fallible, Flow};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -28,7 +28,16 @@ pub async fn carry(
     let counts = Arc::new(Counts::default());
     let mut carriers = JoinSet::new();
     // Whoever is held up takes a block when it is let.
-    let mut draining = if how.throttle.is_none() { draft.drain(&flow, &counts.moved) } else { None };
+    let draining = if how.throttle.is_none() { draft.drain(&flow, &counts.moved) } else { None };
+    let (to, taken) = (&draft, &counts.taken);
+    let mut draining = draining.map(|draining| -> Fallible<'_, ()> {
+        Box::pin(async move {
+            draining.await?;
+            taken.store(true, Ordering::Relaxed);
+            // What was taken and is on its way is counted when it goes.
+            to.flush().await
+        })
+    });
     if draining.is_none() {
         for _ in 0..how.writers.max(1) {
             carriers.spawn(run(flow.clone(), draft.clone(), how.clone(), counts.clone()));
@@ -57,8 +66,10 @@ pub async fn carry(
             }
             _ = ticks.tick() => {
                 let now = watch.tell(&counts, how);
-                // A checkpoint may hold writers up, and those whom the throttle holds move when it lets them.
-                let busy = saving.is_some() || counts.held.load(Ordering::Relaxed) > 0;
+                // A checkpoint may hold writers up, those whom the throttle holds move when it lets them, and a draft that has taken all
+                // knows by itself how long it waits.
+                let waits = counts.held.load(Ordering::Relaxed) > 0 || taken.load(Ordering::Relaxed);
+                let busy = saving.is_some() || waits;
                 if watch.stalled(now, how, busy) {
                     break Err(Error::Stalled { name: draft.name(), after: how.stall });
                 }
@@ -86,6 +97,8 @@ struct Counts {
     moved: Arc<AtomicU64>,
     /// Carriers that the throttle holds.
     held: AtomicUsize,
+    /// Whether a draft that takes blocks by itself has taken all.
+    taken: AtomicBool,
 }
 
 /// One carrier.
@@ -161,4 +174,93 @@ async fn finished<T>(saving: &mut Option<JoinHandle<T>>) -> Result<T, JoinError>
 
 fn broken(draft: &dyn Draft, error: JoinError) -> Error {
     Error::Io { name: draft.name(), act: "go on with", source: std::io::Error::other(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::Block;
+    use crate::store::Boxed;
+    use crate::sum::{Algorithm, Sum};
+
+    /// A draft that takes all at once, of which half has gone when it is flushed and the rest goes then.
+    #[derive(Debug, Default)]
+    struct Late(AtomicBool);
+
+    const LEN: u64 = 1000;
+
+    impl Draft for Late {
+        fn name(&self) -> String {
+            "late".to_owned()
+        }
+
+        fn kept(&self) -> Ranges {
+            Ranges::new()
+        }
+
+        fn drain(&self, _flow: &Arc<dyn Flow>, moved: &Arc<AtomicU64>) -> Option<Fallible<'_, ()>> {
+            let moved = moved.clone();
+            moved.store(LEN / 2, Ordering::Relaxed);
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                moved.store(LEN, Ordering::Relaxed);
+            });
+            Some(Box::pin(async { Ok(()) }))
+        }
+
+        fn write(&self, _block: Block) -> Fallible<'_, ()> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn flush(&self) -> Fallible<'_, ()> {
+            Box::pin(async {
+                tokio::time::sleep(Duration::from_secs(600)).await;
+                self.0.store(true, Ordering::Relaxed);
+                Ok(())
+            })
+        }
+
+        fn checkpoint(&self) -> Fallible<'_, Ranges> {
+            Box::pin(async { Ok(Ranges::new()) })
+        }
+
+        fn given(&self, _size: u64) -> Option<Sum> {
+            None
+        }
+
+        fn checksum(&self, _algorithm: Algorithm) -> Fallible<'_, Sum> {
+            Box::pin(async { Err(Error::NotFound { name: self.name() }) })
+        }
+
+        fn publish(&self, _size: u64) -> Fallible<'_, ()> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn abandon(&self, _keep: bool) -> Boxed<'_, ()> {
+            Box::pin(async {})
+        }
+    }
+
+    #[derive(Debug)]
+    struct Empty;
+
+    impl Flow for Empty {
+        fn next(&self) -> Fallible<'_, Option<Block>> {
+            Box::pin(async { Ok(None) })
+        }
+    }
+
+    /// The clock is the test's.
+    #[tokio::test(start_paused = true)]
+    async fn what_goes_after_all_was_taken_is_counted_when_it_goes_and_waited_for() {
+        let (draft, how) = (Arc::new(Late::default()), How::default());
+        let carried = carry(Arc::new(Empty), draft.clone(), &how, drop);
+        tokio::pin!(carried);
+        // Longer than it takes to go, and far less than it takes to be confirmed.
+        assert!(tokio::time::timeout(Duration::from_secs(2), &mut carried).await.is_err());
+        assert_eq!(how.progress.bytes_moved(), LEN);
+        assert!(!draft.0.load(Ordering::Relaxed));
+        carried.await.unwrap();
+        assert!(draft.0.load(Ordering::Relaxed) && how.progress.bytes_moved() == LEN);
+    }
 }
