@@ -21,9 +21,10 @@ pub enum Outcome {
 /// # Errors
 /// [`StartError`].
 pub async fn serve(config: Config, file: &Path) -> Result<Outcome, StartError> {
-    let gateway = Gateway::start(config)?;
+    // Before it can be reached: whoever sees that it can may send one.
     let mut signals = Signals { term: listen(SignalKind::terminate()), int: listen(SignalKind::interrupt()) };
     let mut hangup = listen(SignalKind::hangup());
+    let gateway = Gateway::start(config)?;
     loop {
         tokio::select! {
             () = signals.stop() => break,

@@ -122,6 +122,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 }
 
 async fn serve(config: Config) -> Result<usize> {
+    // Before it can be reached: whoever sees that it can may send one.
+    let mut term = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut int = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let server = Server::start_with(config, Some(Arc::new(Through))).map_err(|error| match error {
         StartError::Config(error) => Exit::usage(error),
         StartError::Listen(error) => error.into(),
@@ -131,8 +134,6 @@ async fn serve(config: Config) -> Result<usize> {
         writeln!(out, "listening on {addr}")?;
     }
     out.flush()?;
-    let mut term = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    let mut int = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let end = async {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
     };
