@@ -15,7 +15,7 @@ const DRIVER: &str = include_str!("../../../../examples/drivers/libudt/libudt_dr
 const HEADER: &str = include_str!("../../../net/include/phoebus_driver.h");
 
 /// How long the receiver may take until it listens.
-const START: Duration = Duration::from_secs(10);
+const START: Duration = Duration::from_secs(60);
 
 /// What one end of a flow tells.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
@@ -92,7 +92,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let program = program(directory.path()).unwrap();
         let command = || Command::new(&program);
-        let (sent, received) = flow(command(), command(), "127.0.0.1", (1, 50_000_000), START).unwrap();
+        let (sent, received) = flow(command(), command(), "127.0.0.1", (1, 50_000_000), 2 * START).unwrap();
         assert!(sent.bytes == received.bytes && sent.bytes > 0, "{sent:?} {received:?}");
         assert!(sent.cpu > 0.0 && received.memory > 0, "{sent:?} {received:?}");
         assert!(driver(directory.path()).unwrap().exists());

@@ -281,17 +281,28 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         let script = "dd if=/dev/zero of=/dev/null bs=1000 count=3 2>/dev/null; \
                       sleep 0.3; while :; do sleep 0.01; echo; done | dd if=/dev/zero of=/dev/null bs=65536";
-        let began = Instant::now();
-        let server = Background::start("the server", shell(&format!("({script}) & wait"))).unwrap();
-        let mut client = Client::start(shell("echo hello; exec sleep 600"), &room.path().join("said")).unwrap();
-        let receiver = Receiver::Children { of: server.pid(), name: "dd" };
-        let gateway = Background::start("a gateway", shell("exec sleep 600")).unwrap();
-        let others = [("gateways", gateway.pid())];
-        let readings = watch(&mut client, began, receiver, 1, &others, Duration::from_secs(60)).unwrap();
+        let measured = |seconds| {
+            let began = Instant::now();
+            let server = Background::start("the server", shell(&format!("({script}) & wait"))).unwrap();
+            let mut client = Client::start(shell("echo hello; exec sleep 600"), &room.path().join("said")).unwrap();
+            let receiver = Receiver::Children { of: server.pid(), name: "dd" };
+            let gateway = Background::start("a gateway", shell("exec sleep 600")).unwrap();
+            let others = [("gateways", gateway.pid())];
+            let readings = watch(&mut client, began, receiver, seconds, &others, Duration::from_secs(60)).unwrap();
+            assert_eq!(client.said(), "hello\n");
+            assert_eq!(receiver.processes(), Vec::<u32>::new(), "it was ended");
+            readings
+        };
+        // A machine that others use may not give the receiver a turn within a second.
+        let mut readings = Vec::new();
+        for seconds in [1, 5, 30] {
+            readings = measured(seconds);
+            if value(&readings, GOODPUT) > 1.0 {
+                break;
+            }
+        }
         assert!(value(&readings, GOODPUT) > 1.0, "{readings:?}");
         assert!(value(&readings, SET_UP) > 0.2 && value(&readings, SHARE) < 50.0, "{readings:?}");
-        assert_eq!(client.said(), "hello\n");
-        assert_eq!(receiver.processes(), Vec::<u32>::new(), "it was ended");
     }
 
     #[test]

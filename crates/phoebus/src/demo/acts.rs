@@ -69,7 +69,8 @@ fn iperf3(stage: &Stage, args: &Args, way: Way, more: &[&str]) -> Result<Outcome
             .run()?;
     let json: serde_json::Value = serde_json::from_slice(&output).context("iperf3 gave no JSON")?;
     let sum = &json["end"]["sum_received"];
-    let field = |name: &str| sum[name].as_f64().with_context(|| format!("iperf3 gave no {name}"));
+    let field =
+        |name: &str| sum[name].as_f64().with_context(|| format!("iperf3 gave no {name} of what arrived, but {sum}"));
     (outcome.bits_per_second, outcome.bytes) = (field("bits_per_second")?, field("bytes")? as u64);
     outcome.seconds = field("seconds")?;
     stage.say(&outcome.line());

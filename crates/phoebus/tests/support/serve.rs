@@ -166,7 +166,7 @@ pub fn run(command: &mut Command) -> Output {
     let pid = child.id();
     let (done, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(child.wait_with_output()));
-    match ended.recv_timeout(2 * PATIENCE) {
+    match ended.recv_timeout(5 * PATIENCE) {
         Ok(output) => output.unwrap(),
         Err(_) => {
             let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
