@@ -5,10 +5,10 @@ use super::remote::Remote;
 use super::session::{Session, verb};
 use super::take::Sink;
 use crate::data::{Channel, Intake, Mode};
-use phoebus_files::Error;
 use phoebus_files::block::Block;
 use phoebus_files::range::Extent;
 use phoebus_files::store::Flow;
+use phoebus_files::{Error, Sort};
 use phoebus_proto::gridftp::reply::Reply;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -55,8 +55,13 @@ impl Task<'_> {
                     block = incoming.next(), if !ended => Ok(Step::Came(block)),
                 }
             };
-            let step = timeout(stall, step).await;
-            match step.unwrap_or_else(|_| Err(Error::Stalled { name: self.name.to_owned(), after: stall }))? {
+            let step = match timeout(stall, step).await {
+                Ok(Ok(step)) => step,
+                Ok(Err(error)) if ended => return Err(error),
+                Ok(Err(error)) => return Err(self.cut(&*incoming, error).await),
+                Err(_) => return Err(Error::Stalled { name: self.name.to_owned(), after: stall }),
+            };
+            match step {
                 Step::Said(reply) if reply.is_preliminary() => {}
                 Step::Said(reply) if reply.is_success() => said = true,
                 Step::Said(reply) => {
@@ -80,6 +85,32 @@ impl Task<'_> {
         Ok(true)
     }
 
+    /// Why nothing more is said, and what has become of the data, where that failed, too: whichever of the two was seen first.
+    async fn cut(&self, incoming: &dyn Flow, said: Error) -> Error {
+        let failed = async {
+            loop {
+                match incoming.next().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return None,
+                    Err(error) => return Some(error),
+                }
+            }
+        };
+        match timeout(WORDS, failed).await {
+            Ok(Some(data)) => self.both(data, &said),
+            _ => said,
+        }
+    }
+
+    /// A failure of the data with what the server says, or why it says nothing.
+    fn both(&self, data: Error, said: &Error) -> Error {
+        match named(self.name, data) {
+            Error::Store { reason, sort: Sort::Passing, .. } => passing(self.name, format!("{reason}; {said}")),
+            // This end's own failure, such as a disk that is full.
+            other => other,
+        }
+    }
+
     /// Why data failed: what the server says of it, if it says anything, or what was seen here.
     async fn explained(&self, session: &mut Session, verb: &str, said: bool, error: Error) -> Error {
         let error = named(self.name, error);
@@ -93,7 +124,7 @@ impl Task<'_> {
                 passing(self.name, format!("{}; the server says {}", bare(&error, self.name), words(&reply)))
             }
             Ok(reply) => refused(self.name, self.act, verb, &reply),
-            Err(_) => error,
+            Err(silent) => self.both(error, &silent),
         }
     }
 }

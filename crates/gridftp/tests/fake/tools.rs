@@ -9,12 +9,19 @@ use phoebus_proto::endpoint::Endpoint;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Short, since silence is waited for here, and long enough for a busy machine to answer.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+/// Far beyond what any step takes: the bound against hanging.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Short, where it is silence that is waited for.
+pub const SOON: Duration = Duration::from_secs(3);
 
 pub fn options(fake: &Fake) -> Options {
+    within(fake, PATIENCE)
+}
+
+pub fn within(fake: &Fake, limit: Duration) -> Options {
     let mut options = Options::new("ftp://fake", Endpoint::parse(&fake.addr.to_string(), None).unwrap());
-    (options.patience, options.stall) = (PATIENCE, PATIENCE);
+    (options.patience, options.stall) = (limit, limit);
     options
 }
 
@@ -56,13 +63,23 @@ impl Here {
 
 /// Gets `/x`, and what came of it.
 pub async fn get(fake: &Fake, here: &Here, streams: Option<u32>) -> Result<Done, Error> {
-    let remote = Remote::connect(Options { streams, ..options(fake) }).await?;
-    transfer(&remote, &key("x"), &here.1, &key("x"), &How { stall: PATIENCE, ..How::default() }).await
+    get_with(Options { streams, ..options(fake) }, here).await
+}
+
+pub async fn get_with(options: Options, here: &Here) -> Result<Done, Error> {
+    let stall = options.stall;
+    let remote = Remote::connect(options).await?;
+    transfer(&remote, &key("x"), &here.1, &key("x"), &How { stall, ..How::default() }).await
 }
 
 pub async fn put(fake: &Fake, here: &Here) -> Result<Done, Error> {
-    let remote = Remote::connect(options(fake)).await?;
-    transfer(&here.1, &key("x"), &remote, &key("x"), &How { stall: PATIENCE, ..How::default() }).await
+    put_with(options(fake), here).await
+}
+
+pub async fn put_with(options: Options, here: &Here) -> Result<Done, Error> {
+    let stall = options.stall;
+    let remote = Remote::connect(options).await?;
+    transfer(&here.1, &key("x"), &remote, &key("x"), &How { stall, ..How::default() }).await
 }
 
 /// A server that does one command differently.
