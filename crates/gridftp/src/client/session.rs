@@ -329,7 +329,9 @@ impl Session {
     /// Whether nothing has come that nobody asked for, such as that the server closes.
     pub(super) fn is_quiet(&mut self) -> bool {
         let mut room = [0; 1];
-        self.in_step && matches!(self.link.try_read(&mut room), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        self.in_step
+            && matches!(self.link.try_read(&mut room), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+            && self.link.is_quiet()
     }
 
     /// Ends it without waiting.

@@ -93,6 +93,26 @@ impl Link {
         self.stream.try_read(room)
     }
 
+    /// Whether nothing has come that was not read, as far as the kernel knows; of what comes under TLS only reading tells.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.tls.is_some() || self.stream.is_quiet().unwrap_or(false)
+    }
+
+    /// Reads what is there, even if nobody has told the runtime of it yet; 0 at the end. Cancel safe.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there; otherwise the connection has failed.
+    pub(crate) async fn read_there(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.try_read(room) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.stream.is_quiet()? => {
+                    self.stream.readable().await?;
+                }
+                other => return other,
+            }
+        }
+    }
+
     /// Writes all of `bytes`, unless the other end takes nothing for as long as `stall`.
     ///
     /// # Errors
@@ -143,5 +163,28 @@ impl Link {
         self.stream.shutdown_write()?;
         self.stream.close();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phoebus_net::{Profile, tcp};
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    #[tokio::test]
+    async fn what_the_kernel_has_is_there_whether_the_runtime_knows_of_it_or_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let mut link = Link::new(tcp::connect(at, &Profile::default(), Duration::from_secs(60)).await.unwrap());
+        let (mut peer, mut room) = (listener.accept().unwrap().0, [0; 10]);
+        let nothing = |read: io::Result<usize>| read.unwrap_err().kind() == io::ErrorKind::WouldBlock;
+        assert!(nothing(link.read_there(&mut room).await) && link.is_quiet());
+        peer.write_all(b"bye").unwrap();
+        drop(peer);
+        assert!(nothing(link.try_read(&mut room)) && !link.is_quiet());
+        assert_eq!((link.read_there(&mut room).await.unwrap(), &room[..3]), (3, &b"bye"[..]));
+        assert_eq!(link.read_there(&mut room).await.unwrap(), 0);
     }
 }

@@ -301,7 +301,7 @@ impl Beside<'_> {
     async fn catch_up(&mut self) {
         let (mut room, most) = ([0; READ], self.waiting.len() + self.limits.ahead);
         while !self.gone && self.waiting.len() < most {
-            match self.link.try_read(&mut room) {
+            match self.link.read_there(&mut room).await {
                 Ok(len) => self.came(&room[..len]).await,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => self.came(&[]).await,
