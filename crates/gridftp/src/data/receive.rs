@@ -56,6 +56,8 @@ impl Channel {
                 Mode::Extended => extended(&inner, intake, &sender).await,
                 Mode::ExtendedBoth => both::receive(&inner, intake, &sender).await,
             };
+            // Whoever hears of the end may want to listen at the same port.
+            drop(inner);
             // Whoever has gone does not want to know.
             let _ = sender.send(received.map(|()| None)).await;
         });
