@@ -29,8 +29,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How long it is looked for whether a node has died, once a client gives a transfer up.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long it is looked for whether a node has died, once a client gives a transfer up: on a busy machine, too, it is then known.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The nodes of a front end.
 #[derive(Debug)]
