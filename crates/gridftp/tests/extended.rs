@@ -86,7 +86,8 @@ r = attempt(lambda s: (block(s, 0, 5, b'abc'), end(s, EOF | EOD, 1)), '451'); as
 # More or less than ALLO announced.
 def allocated(n):
     f = session(); f.voidcmd('ALLO %d' % n); at = passive(f); begin(f, 'STOR x'); s = socket.create_connection(at)
-    block(s, 0, 0, b'abc'); end(s, EOF | EOD, 1); return final(f)
+    # At once: what is more than was announced is cut before its end is said.
+    s.sendall(struct.pack('>BQQ', 0, 3, 0) + b'abc' + struct.pack('>BQQ', EOF | EOD, 0, 1)); return final(f)
 assert allocated(4).startswith('451') and allocated(2).startswith('550'), (allocated(4), allocated(2))
 assert allocated(3).startswith('226')
 # The sender is the one who connects.

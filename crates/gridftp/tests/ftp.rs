@@ -202,7 +202,10 @@ fn who_moves_nothing_is_given_up() {
     fs::write(serve.path("big"), bytes(64 << 20)).unwrap();
     let script = r#"
 f = login(); f.voidcmd('TYPE I')
-s = f.transfercmd('STOR x'); s.sendall(b'x' * 1000); a = answer(f); assert a.startswith('426'), a
+s = f.transfercmd('STOR x')
+try: s.sendall(b'x' * 1000)
+except OSError: pass
+a = answer(f); assert a.startswith('426'), a
 s = f.transfercmd('RETR big'); a = answer(f); assert a.startswith('426'), a
 f.makepasv(); f.putcmd('STOR x'); assert f.getresp().startswith('150'); a = answer(f); assert a[:3] in ('425', '426'), a
 refused(f, 'SIZE x', '550')
@@ -270,7 +273,6 @@ assert f.nlst() == ['f']
 fn there_are_no_more_connections_than_may_be() {
     let serve = Serve::with(|config| {
         config.limits.per_address = 2;
-        config.limits.login = Span(Duration::from_secs(1));
         config.limits.line = ByteSize(1024);
     });
     let script = r#"
@@ -278,7 +280,7 @@ a, b = login(), login()
 try: login(); raise SystemExit('a third connection')
 except ftplib.error_temp as e: assert str(e).startswith('421'), e
 b.quit()
-for _ in range(100):
+for _ in range(600):
     try: c = login(); break
     except ftplib.error_temp: time.sleep(0.05)
 s = c.sock; s.sendall(b'CWD ' + b'x' * 3000)
@@ -288,12 +290,17 @@ while True:
     if not got: break
     rest += got
 assert rest.startswith(b'500 '), rest
-for _ in range(100):
-    s = socket.create_connection((host, port), 30); first = s.recv(1000)
-    if first.startswith(b'220'): break
-    time.sleep(0.05)
-rest = s.recv(1000); assert rest.startswith(b'421 '), rest
-assert s.recv(1000) == b''
+"#;
+    ok(&python(&serve, script));
+    // Who does not log in is not waited for.
+    let serve = Serve::with(|config| config.limits.login = Span(Duration::from_secs(1)));
+    let script = r#"
+s = socket.create_connection((host, port), 30); said = b''
+while True:
+    got = s.recv(1000)
+    if not got: break
+    said += got
+first, rest = said.split(b'\r\n', 1); assert first.startswith(b'220') and rest.startswith(b'421 '), said
 "#;
     ok(&python(&serve, script));
 }

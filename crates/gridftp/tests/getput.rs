@@ -11,7 +11,7 @@ use support::{Serve, bytes, ok, python};
 
 #[test]
 fn a_transfer_takes_one_command() {
-    let serve = Serve::with(|config| config.data.patience = Span(Duration::from_secs(2)));
+    let serve = Serve::writable();
     let content = bytes(3_000_001);
     fs::write(serve.local().join("data"), &content).unwrap();
     let script = r#"
@@ -45,11 +45,17 @@ for line, code in [('GET pasv;', '501'), ('GET path=a b;pasv;', '425'), ('GET pa
                    ('PUT path=x;port=127,0,0,2,9,9;', '504'), ('GET path=../x;mode=S;pasv;', '553'), ('GET path=a b;cksum=MD5;', '504')]: refused(f, line, code)
 f.putcmd('GET path=gone;pasv;mode=S;'); r = answer(f); assert r.startswith('127'), r
 r = answer(f); assert r.startswith('550'), r
-f.putcmd('PUT path=late;pasv;'); assert answer(f).startswith('127') and answer(f).startswith('150'); r = answer(f); assert r[:3] in ('425', '426'), r
 "#;
     ok(&python(&serve, script));
     assert_eq!(fs::read(serve.path("e")).unwrap(), b"abc");
-    assert!(!serve.path("late").exists());
+    // Nobody connects.
+    let late = Serve::with(|config| config.data.patience = Span(Duration::from_secs(2)));
+    let script = r#"
+f = login(); f.voidcmd('TYPE I'); f.putcmd('PUT path=late;pasv;')
+assert answer(f).startswith('127') and answer(f).startswith('150'); r = answer(f); assert r[:3] in ('425', '426'), r
+"#;
+    ok(&python(&late, script));
+    assert!(!late.path("late").exists());
     let reading = Serve::reading();
     ok(&python(
         &reading,

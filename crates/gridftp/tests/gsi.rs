@@ -110,9 +110,7 @@ fn nobody_else_is_let_in() {
 #[test]
 fn data_connections_are_with_whom_the_client_names() {
     let (lab, content) = (Lab::new(), bytes(900_001));
-    // Whom nobody names may be a stranger, and who is named is waited for.
-    let soon = |config: &mut phoebus_gridftp::server::Config| config.data.patience = Span(Duration::from_secs(10));
-    let (here, there) = (Serve::to_grid_with(&lab, soon), Serve::to_grid_with(&lab, soon));
+    let (here, there) = (Serve::to_grid(&lab), Serve::to_grid(&lab));
     let client = here.local().join("dcau");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/dcau.c");
     let libraries = "$(pkg-config --cflags --libs globus-ftp-client globus-common)";
@@ -130,7 +128,10 @@ fn data_connections_are_with_whom_the_client_names() {
     assert!(fs::read(back).unwrap() == content);
     ok(&with(USER, ["third", &url(&here, "x"), &url(&there, "y")]));
     assert!(fs::read(there.path("y")).unwrap() == content);
-    // Whoever is at the other end is not he whom the client names.
+    // Whoever is at the other end is not he whom the client names: he may be a stranger, and who is named is waited for.
+    let soon = |config: &mut phoebus_gridftp::server::Config| config.data.patience = Span(Duration::from_secs(10));
+    let (here, there) = (Serve::to_grid_with(&lab, soon), Serve::to_grid_with(&lab, soon));
+    fs::write(here.path("x"), &content).unwrap();
     let other = "/O=Grid/OU=Lab/CN=Other";
     for arguments in [
         ["put", file, &url(&here, "z")],

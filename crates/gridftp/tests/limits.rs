@@ -110,7 +110,7 @@ fn who_takes_it_slowly_gets_all_and_who_takes_nothing_is_given_up() {
     let certificate = "openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 30 -subj /CN=localhost -keyout key -out cert 2>&1; chmod 600 key";
     ok(&run(Command::new("sh").args(["-eu", "-c", certificate]).current_dir(dir.path())));
     let serve = Serve::with(|config| {
-        config.data.stall = Span(Duration::from_secs(5));
+        config.data.stall = Span(Duration::from_secs(10));
         config.tls = Some(Tls { certificate: dir.path().join("cert"), key: dir.path().join("key"), required: false });
     });
     let content = bytes(16 << 20);
@@ -123,7 +123,7 @@ context = ssl.create_default_context(); context.check_hostname = False; context.
 def under_tls(): f = ftplib.FTP_TLS(context=context, timeout=60); f.connect(host, port); f.login(); f.prot_p(); return f
 def slow(s, what):
     # Far less than the kernel's buffers have room for, and for longer than the time-out.
-    got, until = b'', time.monotonic() + 11
+    got, until = bytearray(), time.monotonic() + 21
     while time.monotonic() < until: got += what(s, 16384); time.sleep(0.2)
     while True:
         more = what(s, 1 << 20)

@@ -26,8 +26,13 @@ def paced(streams):
     listener = socket.create_server(('127.0.0.1', 0)); listener.settimeout(30); p = listener.getsockname()[1]
     f.voidcmd('PORT 127,0,0,1,%d,%d' % (p >> 8, p & 255)); f.putcmd('RETR x'); r = f.getresp(); assert r[0] == '1', r
     taken = [listener.accept()[0] for _ in range(streams)]
-    shown = subprocess.run(['ss', '-tinH', 'dport = :%d' % p], capture_output=True, text=True, check=True).stdout
-    rates = re.findall(r'pacing_rate (\S+?)bps(?:/(\S+?)bps)?', shown); assert len(rates) >= streams, shown
+    # The kernel has a rate as soon as something was acknowledged.
+    for _ in range(600):
+        shown = subprocess.run(['ss', '-tinH', 'dport = :%d' % p], capture_output=True, text=True, check=True).stdout
+        rates = re.findall(r'pacing_rate (\S+?)bps(?:/(\S+?)bps)?', shown)
+        if len(rates) >= streams: break
+        time.sleep(0.05)
+    assert len(rates) == streams, shown
     [s.close() for s in taken]; r = answer(f)
     while r[0] == '1': r = answer(f)
     return [float(most) for _, most in rates if most]

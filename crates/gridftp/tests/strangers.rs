@@ -86,7 +86,7 @@ fn who_waits_in_vain_is_told_of_those_who_came() {
     let settings = Settings {
         guard: Some(Guard::Pinned(Pinned::new(&own, theirs.pin()))),
         from: Peers::Anyone,
-        patience: Duration::from_secs(1),
+        patience: Duration::from_secs(5),
         ..Settings::default()
     };
     for mode in [Mode::Stream, Mode::Extended] {

@@ -54,8 +54,8 @@ impl Site {
         self.dir.path().join("shared").join(name)
     }
 
-    fn hidden(&self) -> String {
-        ok(&run(Command::new("find").arg(self.path("")).args(["-name", ".*", "-printf", "%P\\n"])))
+    fn hidden(&self) -> Vec<String> {
+        support::hidden(&self.path(""))
     }
 }
 
@@ -103,7 +103,7 @@ fn the_toolkits_client_moves_files_by_several_nodes() {
     }
     guc(&["-r", "-cd", "-stripe", "-fast", &here.front.url("tree/"), &there.front.url("tree/")]);
     ok(&run(Command::new("diff").arg("-r").args([here.path("tree"), there.path("tree")])));
-    assert_eq!((here.hidden(), there.hidden()), (String::new(), String::new()));
+    assert_eq!((here.hidden(), there.hidden()), (Vec::new(), Vec::new()));
 }
 
 #[test]
@@ -239,7 +239,7 @@ refused(f, 'STOR x', '425'); passive(f); refused(f, 'RETR data', '425')
     ok(&extended(&site, script));
     assert!(fs::read(site.path("x")).unwrap() == content);
     assert_eq!(fs::read(site.path("y")).unwrap(), b"abcdef");
-    assert_eq!(site.hidden(), "");
+    assert_eq!(site.hidden(), Vec::<String>::new());
 }
 
 #[test]
@@ -266,7 +266,7 @@ r = final(f); assert r.startswith('226'), r
 "#;
     ok(&extended(&site, script));
     assert!(fs::read(site.path("x")).unwrap() == content);
-    assert_eq!(site.hidden(), "");
+    assert_eq!(site.hidden(), Vec::<String>::new());
 }
 
 #[test]
@@ -299,7 +299,7 @@ f.voidcmd('SPOR 127,0,0,1,200,0'); r = refused(f, 'RETR data', '425'); assert DE
         ok(&output);
     });
     assert!(!site.path("x").exists());
-    assert_eq!(site.hidden(), "");
+    assert_eq!(site.hidden(), Vec::<String>::new());
 }
 
 #[test]

@@ -13,9 +13,9 @@ use phoebus_gridftp::server::config::{Anonymous, Gsi, User};
 use phoebus_gridftp::server::{Config, Quota, Server};
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -109,8 +109,22 @@ impl Serve {
 
     /// Names beneath the root that begin with a dot: drafts and journals that were left.
     pub fn hidden(&self) -> Vec<String> {
-        let found = run(Command::new("find").arg(self.path("")).args(["-name", ".*", "-printf", "%P\\n"]));
-        String::from_utf8_lossy(&found.stdout).lines().filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        hidden(&self.path(""))
+    }
+}
+
+/// Names beneath `dir` that begin with a dot, and stay: a client that has gone does not wait until what he left is cleared away.
+pub fn hidden(dir: &Path) -> Vec<String> {
+    let begin = Instant::now();
+    loop {
+        // What goes while it is looked for is an error to find.
+        let found = run(Command::new("find").arg(dir).args(["-name", ".*", "-printf", "%P\\n"]));
+        let names = String::from_utf8_lossy(&found.stdout);
+        let names: Vec<_> = names.lines().filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        if names.is_empty() && found.status.success() || begin.elapsed() > PATIENCE {
+            return names;
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -131,7 +145,7 @@ pub fn run(command: &mut Command) -> Output {
     let pid = child.id();
     let (done, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(child.wait_with_output()));
-    match ended.recv_timeout(2 * PATIENCE) {
+    match ended.recv_timeout(5 * PATIENCE) {
         Ok(output) => output.unwrap(),
         Err(_) => {
             let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
