@@ -5,10 +5,24 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use support::lab::Lab;
 use support::works::works;
 use support::{Serve, bytes, ok, run};
+
+const SIGABRT: i32 = 6;
+
+/// What a tool of gfal2's printed that did its work. On a busy machine one now and then falls over its own feet when it has: what it
+/// did is looked at in any case.
+fn did(output: &Output) -> String {
+    let fell = String::from_utf8_lossy(&output.stderr).contains("free(): invalid pointer");
+    match output.status.signal() {
+        Some(SIGABRT) if fell => String::from_utf8_lossy(&output.stdout).into_owned(),
+        _ => ok(output),
+    }
+}
 
 /// All that gfal2 does with a server, by one of its addresses. What runs a tool of its is made by `gfal`.
 fn gfal2(serve: &Serve, base: &str, login: &str, gfal: impl Fn(&str) -> Command) {
@@ -19,32 +33,35 @@ fn gfal2(serve: &Serve, base: &str, login: &str, gfal: impl Fn(&str) -> Command)
     fs::create_dir(serve.path("d")).unwrap();
     fs::write(serve.path("d/source"), &content).unwrap();
 
-    let listed = ok(&tool("gfal-ls", &["-l", &there("d")]));
+    let listed = did(&tool("gfal-ls", &["-l", &there("d")]));
     assert!(listed.contains(" 3000001 ") && listed.contains("source"), "{listed}");
-    let stat = ok(&tool("gfal-stat", &[&there("d/source")]));
+    let stat = did(&tool("gfal-stat", &[&there("d/source")]));
     assert!(stat.contains("Size: 3000001"), "{stat}");
     for streams in [&[][..], &["-n", "4"]] {
-        ok(&tool("gfal-copy", &[&["-f"], streams, &[&there("d/source"), &local("got")]].concat()));
+        did(&tool("gfal-copy", &[&["-f"], streams, &[&there("d/source"), &local("got")]].concat()));
         assert!(fs::read(here("got")).unwrap() == content, "get {streams:?}");
         // Compared by a checksum of either end.
         let to = there("new/dir/target");
-        ok(&tool("gfal-copy", &[&["-f", "-p", "-K", "ADLER32"], streams, &[&local("got"), &to]].concat()));
+        did(&tool("gfal-copy", &[&["-f", "-p", "-K", "ADLER32"], streams, &[&local("got"), &to]].concat()));
         assert!(fs::read(serve.path("new/dir/target")).unwrap() == content, "put {streams:?}");
     }
     // Between servers, of which both are this one.
-    ok(&tool("gfal-copy", &["-f", &there("d/source"), &there("third")]));
+    did(&tool("gfal-copy", &["-f", &there("d/source"), &there("third")]));
     assert!(fs::read(serve.path("third")).unwrap() == content);
-    let sum = ok(&tool("gfal-sum", &[&there("third"), "MD5"]));
+    let sum = did(&tool("gfal-sum", &[&there("third"), "MD5"]));
     let expected = ok(&run(Command::new("md5sum").arg(serve.path("third"))));
     assert!(sum.trim().ends_with(expected.split(' ').next().unwrap()), "{sum} {expected}");
 
-    ok(&tool("gfal-rename", &[&there("third"), &there("new/third")]));
-    ok(&tool("gfal-chmod", &["700", &there("new/dir")]));
+    did(&tool("gfal-rename", &[&there("third"), &there("new/third")]));
+    assert!(serve.path("new/third").exists() && !serve.path("third").exists());
+    did(&tool("gfal-chmod", &["700", &there("new/dir")]));
+    assert_eq!(fs::metadata(serve.path("new/dir")).unwrap().permissions().mode() & 0o777, 0o700);
     fs::write(serve.path("text"), "hello\n").unwrap();
-    assert_eq!(ok(&tool("gfal-cat", &[&there("text")])), "hello\n");
-    ok(&tool("gfal-mkdir", &["-p", &there("a/b/c")]));
+    assert_eq!(did(&tool("gfal-cat", &[&there("text")])), "hello\n");
+    did(&tool("gfal-mkdir", &["-p", &there("a/b/c")]));
+    assert!(serve.path("a/b/c").is_dir());
     for directory in ["new", "a"] {
-        ok(&tool("gfal-rm", &["-r", &there(directory)]));
+        did(&tool("gfal-rm", &["-r", &there(directory)]));
         assert!(!serve.path(directory).exists(), "{directory}");
     }
     let refused = tool("gfal-copy", &[&there("nothing"), &local("nothing")]);
