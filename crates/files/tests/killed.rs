@@ -20,7 +20,7 @@ const SIZE: usize = 12 << 20;
 async fn slowly() {
     let Some(dir) = std::env::var_os(DIR) else { return };
     let how = How {
-        throttle: Some(Throttle::new(4 << 20)),
+        throttle: Some(Throttle::new(1 << 20)),
         checkpoint: Duration::from_millis(50),
         pool: phoebus_files::block::Pool::new(64 << 10, 16),
         ..How::default()
