@@ -11,7 +11,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Long enough for any test on a loaded machine; who takes longer hangs.
-pub const LIMIT: Duration = Duration::from_secs(90);
+pub const LIMIT: Duration = Duration::from_secs(240);
 
 /// What a program has said, and how it ended.
 #[derive(Debug)]
