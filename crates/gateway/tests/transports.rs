@@ -9,7 +9,7 @@ use phoebus_gateway::Status;
 use phoebus_proto::session::Code;
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 use support::{ALLOW_ALL, Ask, Certificates, Pg, address, assert_reset, destination, exchange, expect, pattern, reset};
 
@@ -196,12 +196,15 @@ fn a_receiver_that_stops_stops_the_sender_and_loses_nothing() {
     });
 }
 
-/// A port of ::1 that is free for TCP and UDP.
+/// A port of ::1 that is free for TCP and UDP, and stays so: it is below those that the kernel gives away.
 fn port_of_ipv6() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Processes that are beside each other begin far from each other.
+    let begin = std::process::id().wrapping_mul(997) as u16;
     loop {
-        let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
-        let addr = listener.local_addr().unwrap();
-        if UdpSocket::bind(addr).is_ok() {
+        let port = 10_240 + begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        let addr = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+        if TcpListener::bind(addr).is_ok() && UdpSocket::bind(addr).is_ok() {
             return addr;
         }
     }
