@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Against hanging alone.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(50);
 
 fn loopback() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()

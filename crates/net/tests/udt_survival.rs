@@ -13,9 +13,9 @@ use std::time::Duration;
 
 /// Against hanging alone.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(50);
 /// How long a silent peer is believed in here.
-const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(8);
 
 fn loopback() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()

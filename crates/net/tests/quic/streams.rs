@@ -116,7 +116,7 @@ async fn a_receiver_that_stops_stalls_its_sender_alone() {
     let (near, far) = pair.streams().await;
     let bytes = pattern(4 << 20, 5);
     let mut sent = 0;
-    while let Ok(ready) = tokio::time::timeout(Duration::from_millis(500), near.writable()).await {
+    while let Ok(ready) = tokio::time::timeout(Duration::from_secs(3), near.writable()).await {
         ready.unwrap();
         match near.try_write(&bytes[sent..], false) {
             Ok(n) => sent += n,
