@@ -7,7 +7,9 @@ mod support;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::process::Command;
-use support::{Peer, address, drain, feed, libudt, udtcat};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use support::{Peer, address, drain, drain_seen, feed, feed_seen, libudt, udtcat, until_moving};
 
 const GIB: u64 = 1 << 30;
 /// Where the way is the point, and not the amount.
@@ -156,15 +158,19 @@ fn a_killed_peer_is_an_error() {
     let addr = SocketAddr::new(ip.into(), server.libudt_port());
     let mut sender = cat(addr, &["--send", "--rate=50mbit"]);
     let input = sender.stdin();
-    let feeder = std::thread::spawn(move || feed(input, SOME));
+    let (fed, drained) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let seen = fed.clone();
+    let feeder = std::thread::spawn(move || feed_seen(input, SOME, &seen));
 
     let mut receiver = receiver(any(ip), GIB, &["--listen"]);
     let addr = receiver.udtcat_addr();
     let mut client = libudt_peer("send", "connect", addr, GIB, &[]);
     let output = receiver.stdout();
-    let drainer = std::thread::spawn(move || drain(output));
+    let seen = drained.clone();
+    let drainer = std::thread::spawn(move || drain_seen(output, &seen));
 
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    until_moving(&fed);
+    until_moving(&drained);
     server.kill();
     client.kill();
     sender.fails(4, "were not acknowledged: connection timed out");

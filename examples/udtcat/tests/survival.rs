@@ -11,8 +11,10 @@ use phoebus_wan::testbed::{Sc09, Testbed};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use support::{Peer, address, drain, feed, udtcat};
+use support::{Peer, address, drain, drain_seen, feed, udtcat, until_moving};
 
 const TOTAL: u64 = 48 << 20;
 
@@ -108,8 +110,12 @@ fn suspended(sender_is: bool, time: Duration) -> [(Option<i32>, String); 2] {
     });
     let (input, output) = (client.stdin(), server.stdout());
     let feeder = std::thread::spawn(move || feed(input, TOTAL));
-    let drainer = std::thread::spawn(move || drain(output));
-    std::thread::sleep(Duration::from_millis(500));
+    let drained = Arc::<AtomicU64>::default();
+    let drainer = std::thread::spawn({
+        let drained = drained.clone();
+        move || drain_seen(output, &drained)
+    });
+    until_moving(&drained);
     let suspended = if sender_is { &client } else { &server };
     suspended.signal("STOP");
     std::thread::sleep(time);

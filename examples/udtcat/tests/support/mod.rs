@@ -32,7 +32,12 @@ pub fn pattern() -> &'static [u8] {
 }
 
 /// Writes the first `total` bytes.
-pub fn feed(mut input: ChildStdin, total: u64) {
+pub fn feed(input: ChildStdin, total: u64) {
+    feed_seen(input, total, &AtomicU64::new(0));
+}
+
+/// The same, seen from elsewhere: `seen` is how many bytes went.
+pub fn feed_seen(mut input: ChildStdin, total: u64, seen: &AtomicU64) {
     let mut done = 0;
     while done < total {
         let at = (done % PERIOD as u64) as usize;
@@ -42,20 +47,36 @@ pub fn feed(mut input: ChildStdin, total: u64) {
             return;
         }
         done += piece as u64;
+        seen.store(done, Ordering::Relaxed);
     }
 }
 
 /// Reads to the end and returns how many bytes came, all of them as they should be.
-pub fn drain(mut output: ChildStdout) -> u64 {
+pub fn drain(output: ChildStdout) -> u64 {
+    drain_seen(output, &AtomicU64::new(0))
+}
+
+/// The same, seen from elsewhere: `seen` is how many bytes came.
+pub fn drain_seen(mut output: ChildStdout, seen: &AtomicU64) -> u64 {
     let (mut done, mut buffer) = (0, vec![0; 4 * PERIOD]);
     loop {
         let n = output.read(&mut buffer).unwrap();
         let at = (done % PERIOD as u64) as usize;
         assert!(buffer[..n] == pattern()[at..at + n], "wrong bytes after {done}");
         done += n as u64;
+        seen.store(done, Ordering::Relaxed);
         if n == 0 {
             return done;
         }
+    }
+}
+
+/// Waits until more bytes were seen than go before there is a connection.
+pub fn until_moving(seen: &AtomicU64) {
+    let start = Instant::now();
+    while seen.load(Ordering::Relaxed) < 1 << 20 {
+        assert!(start.elapsed() < PATIENCE, "nothing moves");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -39,6 +39,12 @@ std::vector<char> pattern() {
     return bytes;
 }
 
+// What libudt says of a peer that has not answered (ENOSERVER).
+constexpr int NO_ANSWER = 1001;
+
+// How often a connection is asked for: libudt gives each attempt three seconds, which a busy machine may take.
+constexpr int ATTEMPTS = 20;
+
 UDTSOCKET open(const std::string& role, const char* host, const char* port, int mss, const char* local, int kind) {
     addrinfo hints{}, *address = nullptr;
     hints.ai_socktype = SOCK_STREAM;
@@ -66,7 +72,12 @@ UDTSOCKET open(const std::string& role, const char* host, const char* port, int 
         if (getaddrinfo(host, local, &hints, &here) != 0) fail("bad local port", 2);
         if (UDT::bind(socket, here->ai_addr, here->ai_addrlen) == UDT::ERROR) fail("bind");
     }
-    if (UDT::connect(socket, address->ai_addr, address->ai_addrlen) == UDT::ERROR) fail("connect");
+    for (int attempt = 1; UDT::connect(socket, address->ai_addr, address->ai_addrlen) == UDT::ERROR; attempt++) {
+        if (role == "meet" || attempt == ATTEMPTS || UDT::getlasterror().getErrorCode() != NO_ANSWER) fail("connect");
+        UDT::close(socket);
+        socket = UDT::socket(address->ai_family, kind, 0);
+        if (mss > 0) UDT::setsockopt(socket, 0, UDT_MSS, &mss, sizeof mss);
+    }
     return socket;
 }
 
