@@ -173,6 +173,21 @@ fn puts_go_on_after_the_client_was_killed() {
     let said = here.does(&["cp", "long", &url]);
     assert!(said.contains("by an earlier run"), "{said}");
     assert!(fs::read(serve.path("long")).unwrap() == content);
+    fs::remove_file(serve.path("long")).unwrap();
+    // What was begun in blocks goes on in blocks, unless it is not known any more which of them are there.
+    for known in [true, false] {
+        let slow = ["cp", "-q", "--limit-rate", "20mbit", "--streams", "4", "long", &url];
+        let mut copy = Copy::start(here.command(&slow));
+        copy.until_marked(here.dir.path());
+        copy.cut();
+        if !known {
+            fs::remove_dir_all(here.path(".local/state/phoebus/uploads")).unwrap();
+        }
+        let said = here.does(&["cp", "--verify", "none", "long", &url]);
+        assert_eq!(said.contains("by an earlier run"), known, "{said}");
+        assert!(fs::read(serve.path("long")).unwrap() == content, "{known}");
+        fs::remove_file(serve.path("long")).unwrap();
+    }
     works("phoebus cp", GCT, "anonymous", "resume");
 }
 

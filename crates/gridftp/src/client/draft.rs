@@ -3,7 +3,7 @@
 //! What tells drafts apart is a tag of what they are of: the source, when it was modified, its size, and this machine. So the
 //! same command finds what it had sent, and no other takes it for its own.
 
-use super::error::{bare, passing};
+use super::error::{bare, passing, senseless};
 use super::given::{Given, Noted, Queue};
 use super::marks::Marks;
 use super::object::RemoteObject;
@@ -11,7 +11,7 @@ use super::remote::Remote;
 use super::store::{Sending, Upload};
 use super::third;
 use phoebus_files::block::Block;
-use phoebus_files::key::Key;
+use phoebus_files::key::{Key, KeyError};
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::{Attributes, Boxed, Draft, Fallible, Flow, Kind, Object, Spec, Store};
 use phoebus_files::sum::{Algorithm, Sum};
@@ -98,13 +98,13 @@ impl RemoteDraft {
                 Err(error) => return Err(error),
             }
         }
-        let part = match device || remote.options().in_place {
-            true => key.clone(),
-            false => part_of(&key, &tag(&spec)).map_err(|error| super::error::senseless(&name, error.to_string()))?,
+        let (streams, part, marks) = match device || remote.options().in_place {
+            true => {
+                let streams = remote.streams_to_write(spec.size);
+                (streams, key.clone(), streams.and_then(|_| marks_of(&remote, &key, &spec)))
+            }
+            false => way(&remote, &key, &spec).await?,
         };
-        let streams = remote.streams_to_write(spec.size);
-        let marks = remote.options().state.as_ref().filter(|_| streams.is_some());
-        let marks = marks.filter(|_| is_long(&spec)).map(|dir| Marks::of(dir, remote.label(&part)));
         let kept = kept(&remote, &part, &spec, streams, marks.as_ref()).await?;
         let given = Given::beyond(name, kept.clone(), streams.is_none(), spec.sum);
         let state = tokio::sync::Mutex::new(State::Idle);
@@ -369,6 +369,38 @@ fn is_long(spec: &Spec) -> bool {
     spec.source.is_some() && spec.size.is_some_and(|size| size >= RESUME_FROM)
 }
 
+/// Over how many connections it goes as extended blocks, if it does, the name that it has until it is complete, and where what is safe
+/// of it is noted. What blocks left has gaps that its size does not show, so that no stream goes on with it: the two have names of their
+/// own. Where this end chooses, it goes on with what there is, as that was begun.
+async fn way(remote: &Remote, key: &Key, spec: &Spec) -> Result<(Option<u32>, Key, Option<Marks>), Error> {
+    let named = |in_blocks| {
+        let failed = |error: KeyError| senseless(&remote.label(key), error.to_string());
+        part_of(key, &tag(spec, in_blocks)).map_err(failed)
+    };
+    let (stream, blocks) = (named(false)?, named(true)?);
+    let marks = marks_of(remote, &blocks, spec);
+    let mut streams = remote.streams_to_write(spec.size);
+    if remote.may_choose() {
+        let marked = marks.as_ref().is_some_and(|marks| !marks.read().is_empty());
+        if streams.is_none() && marked {
+            streams = Some(1);
+        } else if streams.is_some() && !marked && is_resumable(remote, spec, None) {
+            let left = remote.size(&stream).await?.unwrap_or(0);
+            streams = streams.filter(|_| left <= AGAIN);
+        }
+    }
+    Ok(match streams {
+        Some(_) => (streams, blocks, marks),
+        None => (None, stream, None),
+    })
+}
+
+/// Where what the server has of the draft `part` is noted.
+fn marks_of(remote: &Remote, part: &Key, spec: &Spec) -> Option<Marks> {
+    let dir = remote.options().state.as_ref().filter(|_| is_long(spec))?;
+    Some(Marks::of(dir, remote.label(part)))
+}
+
 /// What the server has of it.
 async fn kept(
     remote: &Remote,
@@ -393,8 +425,8 @@ async fn kept(
     Ok(Extent::first(kept).into())
 }
 
-/// What tells drafts of different sources apart.
-fn tag(spec: &Spec) -> String {
+/// What tells drafts of different sources apart, and those that are sent in blocks from others.
+fn tag(spec: &Spec, in_blocks: bool) -> String {
     let Some((source, modified)) = &spec.source else {
         // It cannot be gone on with, and others may write the same.
         let mut random = [0; 8];
@@ -402,7 +434,8 @@ fn tag(spec: &Spec) -> String {
         return hex(&random);
     };
     let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let what = format!("{source}\n{modified:?}\n{:?}\n{here}", spec.size);
+    let blocks = if in_blocks { "\nin blocks" } else { "" };
+    let what = format!("{source}\n{modified:?}\n{:?}\n{here}{blocks}", spec.size);
     hex(&ring::digest::digest(&ring::digest::SHA256, what.as_bytes()).as_ref()[..8])
 }
 

@@ -163,6 +163,11 @@ impl Remote {
         self.streams().or_else(chosen).or_else(marked)
     }
 
+    /// Whether this end chooses if a file is written as a stream or in blocks.
+    pub(super) fn may_choose(&self) -> bool {
+        self.choice().is_some() && self.streams().is_none() && self.has("PARALLEL") && !self.has("XDRAFTS")
+    }
+
     /// Notes that the server has only `streams` connections for a file that was to go over more.
     pub(super) fn has_at_most(&self, streams: u32, meant: Option<u32>) {
         if meant.is_some_and(|meant| streams < meant) {
@@ -176,11 +181,15 @@ impl Remote {
     }
 
     fn chosen(&self, size: u64, window: u64) -> Option<u32> {
-        // What is chosen by is what TCP has.
-        let tcp = self.0.options.stack.as_ref().is_none_or(NetStack::is_tcp);
-        let choose = self.0.options.choose.filter(|_| tcp)?;
+        let choose = self.choice()?;
         let loss = self.0.losses.rate();
         Some(choose(&Segment { size, rtt: self.0.rtt, window, loss })).filter(|n| *n > 1)
+    }
+
+    /// How streams are chosen: by what TCP has.
+    fn choice(&self) -> Option<fn(&Segment) -> u32> {
+        let tcp = self.0.options.stack.as_ref().is_none_or(NetStack::is_tcp);
+        self.0.options.choose.filter(|_| tcp)
     }
 
     /// Notes over how many connections a file goes.
