@@ -186,7 +186,6 @@ async fn whole(
     let give = &mut given;
     match streams {
         Some(streams) => {
-            remote.used(streams);
             blocks(remote, &mut session, wanted, streams, pool, give).await?;
         }
         None => {
@@ -252,6 +251,7 @@ async fn blocks(
     let plan = remote.plan();
     plan.enter(session, Mode::Extended).await?;
     plan.parallel(session, streams).await?;
+    remote.used(streams);
     let channel = plan.active(session).await?;
     let mut command = [b"RETR ", &wanted.path[..]].concat();
     let mut from = 0;
