@@ -22,14 +22,20 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// A connection. libudt gives up after three seconds, whatever it is told: a machine that is busy for as long is asked again.
-async fn connected(transport: &WrapBlock, to: &Target, profile: &Profile) -> Stream {
+/// A connection, and its port. libudt gives up after three seconds, whatever it is told, and one that is made may be broken at once, and
+/// have no address: a machine that is busy for as long is asked again.
+async fn connected(transport: &WrapBlock, to: &Target, profile: &Profile) -> (Stream, u16) {
     let began = Instant::now();
     loop {
         match transport.connect(to, profile, PATIENCE).await {
-            Ok(made) => return made,
-            Err(error) => assert!(error.code() == Code::TimedOut && began.elapsed() < PATIENCE, "{error}"),
+            Ok(made) => {
+                if let Ok(addr) = made.local_addr() {
+                    return (made, addr.port());
+                }
+            }
+            Err(error) => assert!(error.code() == Code::TimedOut, "{error}"),
         }
+        assert!(began.elapsed() < PATIENCE, "no connection is made");
     }
 }
 
@@ -38,8 +44,7 @@ async fn exercise(transport: &WrapBlock) {
     let listener = transport.listen(loopback(), &Profile::default()).unwrap();
     let (to, profile) = (target(listener.local_addr().unwrap()), Profile::default());
     for i in 0..CONNECTIONS {
-        let made = connected(transport, &to, &profile).await;
-        let port = made.local_addr().unwrap().port();
+        let (made, port) = connected(transport, &to, &profile).await;
         let accepted = loop {
             let (accepted, from) = tokio::time::timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
             // libudt takes a late repetition of a handshake, whose connection is closed by now, for another connection.
