@@ -187,8 +187,11 @@ impl<D: Disk> Work<D> {
         if keep && journal.is_some() {
             // What is not safe by now is sent again, and a draft that failed has nothing more to say.
             let _ = self.checkpoint_with(journal);
-            self.state().over = Some(Over::Abandoned);
-            return Ok(());
+            // Of nothing there is nothing to go on with, and it may have room reserved.
+            if !self.safe().is_empty() {
+                self.state().over = Some(Over::Abandoned);
+                return Ok(());
+            }
         }
         self.state().over = Some(Over::Abandoned);
         if journal.take().is_some() {
