@@ -2,7 +2,6 @@
 
 use super::super::answer::Failure;
 use super::super::session::task::{Transfer, What};
-use super::super::stripes::Said;
 use super::super::work::{Tell, Worker, ranges};
 use super::receive::{Target, publish, target};
 use super::retrieve::{part_of, wanted};
@@ -63,10 +62,10 @@ impl Worker {
         loop {
             let said = tokio::select! {
                 said = work.next() => said,
-                () = tell.stopped() => return Err(work.stopped().await),
+                () = tell.stopped() => return Err(work.why(Failure::Stopped).await),
             };
-            let Some(Said { index, reply, .. }) = said else { break };
-            let reply = reply?;
+            let Some(said) = said else { break };
+            let (index, reply) = work.good(said).await?;
             if reply.code == 112 && shown {
                 tell.say(perf_of(&reply, index, work.count).1).await;
             }
@@ -139,10 +138,10 @@ impl Worker {
                     }
                     continue;
                 }
-                () = tell.stopped() => return Err(work.stopped().await),
+                () = tell.stopped() => return Err(work.why(Failure::Stopped).await),
             };
-            let Some(Said { index, reply, .. }) = said else { break };
-            let reply = reply?;
+            let Some(said) = said else { break };
+            let (index, reply) = work.good(said).await?;
             match reply.code {
                 111 => {
                     let synced = find_ranges(&reply.text()).map_err(|error| Failure::say(426, error.to_string()))?;

@@ -29,7 +29,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How long it is looked for whether a node has died, once a client gives a transfer up: on a busy machine, too, it is then known.
+/// How long it is looked for whether a node has died, once a client gives a transfer up or data is cut: on a busy machine, too, it is
+/// then known.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The nodes of a front end.
@@ -52,8 +53,8 @@ pub(super) struct Stripes {
 /// What one of the nodes said.
 #[derive(Debug)]
 pub(super) struct Said {
-    pub(super) index: usize,
-    pub(super) reply: Result<Reply, Failure>,
+    index: usize,
+    reply: Result<Reply, Failure>,
     /// Whether it says nothing any more.
     lost: bool,
 }
@@ -219,18 +220,33 @@ impl Work {
         self.said.recv().await
     }
 
-    /// Why it is given up now that the client wants that: it may have heard of a node's death sooner than this end did.
-    pub(super) async fn stopped(&mut self) -> Failure {
+    /// Why it ends, now that the client wants that or that data is cut (`otherwise`): either may have heard of a node's death sooner
+    /// than this end did.
+    pub(super) async fn why(&mut self, otherwise: Failure) -> Failure {
         let lost = async {
             loop {
                 match self.next().await {
-                    Some(Said { reply: Err(failure), lost: true, .. }) => return failure,
+                    Some(Said { reply: Err(failure), lost: true, .. }) => return Some(failure),
                     Some(_) => {}
-                    None => return Failure::Stopped,
+                    None => return None,
                 }
             }
         };
-        timeout(LAST_WORDS, lost).await.unwrap_or(Failure::Stopped)
+        timeout(LAST_WORDS, lost).await.ok().flatten().unwrap_or(otherwise)
+    }
+
+    /// What was `said`, where it is no failure; what was cut by another's death is that one's.
+    ///
+    /// # Errors
+    /// Why the transfer ends.
+    pub(super) async fn good(&mut self, said: Said) -> Result<(usize, Reply), Failure> {
+        match said {
+            Said { index, reply: Ok(reply), .. } => Ok((index, reply)),
+            Said { reply: Err(failure), lost: false, .. } if matches!(failure.reply().code, 425 | 426) => {
+                Err(self.why(failure).await)
+            }
+            Said { reply: Err(failure), .. } => Err(failure),
+        }
     }
 
     /// The nodes, which are done, for another transfer.
