@@ -31,6 +31,10 @@ fn accept(mut stream: &[u8], step: usize) {
                     assert_eq!(open.path.iter().count(), open.path.len());
                     return;
                 }
+                Request::Unsupported(unknown) => {
+                    assert_ne!(unknown, 0, "some feature is unknown");
+                    return;
+                }
                 Request::Attach(_) => return,
             }
         }

@@ -236,6 +236,7 @@ impl Accepting {
             Some(Request::Auth(auth)) if auth.mechanism == Auth::ANONYMOUS => return self.acceptor.accept_auth(),
             Some(Request::Auth(_)) => Err((Code::AuthFailed, "only anonymous authentication is known here")),
             Some(Request::Attach(_)) => Err((Code::NoSession, "there is no session here that a connection may join")),
+            Some(Request::Unsupported(_)) => Err((Code::Feature, "it requires features that are not known here")),
             Some(Request::Open(open)) => self.judge(&open).map(|()| (open.session, self.new_report(now, &open))),
         };
         let answered = match answer {

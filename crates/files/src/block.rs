@@ -1,10 +1,10 @@
 //! Blocks of bytes on their way, in a bounded number of buffers (P22, L8).
 
 use crate::error::Error;
+use crate::local::UserFile;
 use crate::range::Extent;
 use crate::sum::Combining;
 use bytes::Bytes;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -36,8 +36,8 @@ pub enum Body {
 /// Bytes of an open file of this machine.
 #[derive(Debug, Clone)]
 pub struct Lent {
-    /// The file.
-    pub file: Arc<File>,
+    /// The file, and as whom it is read.
+    pub file: UserFile,
     /// As errors name it.
     pub name: Arc<str>,
     /// Whether it is a regular file, which the kernel can send from without copying.
@@ -50,7 +50,7 @@ pub struct Lent {
 
 impl PartialEq for Lent {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.file, &other.file) && (self.at, self.len) == (other.at, other.len)
+        self.file.is(&other.file) && (self.at, self.len) == (other.at, other.len)
     }
 }
 
@@ -64,7 +64,7 @@ impl Lent {
     pub fn read(&self, from: u64, room: &mut [u8]) -> Result<usize, Error> {
         let most = usize::try_from(self.len.saturating_sub(from)).unwrap_or(usize::MAX).min(room.len());
         loop {
-            match self.file.read_at(&mut room[..most], self.at.saturating_add(from)) {
+            match self.file.act(|file| file.read_at(&mut room[..most], self.at.saturating_add(from))) {
                 Ok(0) if most > 0 => return Err(self.short(from)),
                 Ok(read) => return Ok(read),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

@@ -14,6 +14,12 @@ pub enum Error {
         /// The file.
         name: String,
     },
+    /// The directory that something is to be in does not exist.
+    #[error("the directory above {name} does not exist")]
+    NoParent {
+        /// What was to be in it.
+        name: String,
+    },
     /// There is one already, and it was not to be replaced.
     #[error("{name} exists already")]
     Exists {
@@ -195,7 +201,7 @@ impl Error {
     /// What sort of failure this is.
     pub fn sort(&self) -> Sort {
         match self {
-            Self::NotFound { .. } => Sort::NotFound,
+            Self::NotFound { .. } | Self::NoParent { .. } => Sort::NotFound,
             Self::Exists { .. } => Sort::Exists,
             Self::NoSpace { .. } => Sort::NoSpace,
             Self::Denied { .. } | Self::Escapes { .. } => Sort::Denied,
@@ -225,6 +231,7 @@ impl Error {
     pub fn again(&self) -> Self {
         match self {
             Self::NotFound { name } => Self::NotFound { name: name.clone() },
+            Self::NoParent { name } => Self::NoParent { name: name.clone() },
             Self::Exists { name } => Self::Exists { name: name.clone() },
             Self::NoSpace { name, source } => Self::NoSpace { name: name.clone(), source: same(source) },
             Self::Denied { name, act, source } => Self::Denied { name: name.clone(), act, source: same(source) },

@@ -23,6 +23,7 @@
 //! buffers of a pool; and an error names the file.
 
 pub mod block;
+mod clean;
 pub mod container;
 mod disk;
 mod draft;
@@ -32,12 +33,14 @@ pub mod journal;
 pub mod key;
 pub mod local;
 pub mod plan;
+mod spawned;
 pub mod store;
 pub mod sum;
 mod transfer;
 
+pub use clean::{Cleaning, Fate, Found};
 pub use disk::Links;
-pub use draft::{draft_of, is_ours, part_of};
+pub use draft::{draft_of, is_draft, is_engines, is_ours, part_of};
 pub use error::{Error, Sort};
 pub use phoebus_proto::range;
 pub use transfer::{Check, Done, How, Progress, Side, Stop, Throttle, Verify, carry, drain, fill, pour, transfer};

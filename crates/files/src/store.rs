@@ -19,12 +19,12 @@
 use crate::block::{Block, Pool};
 use crate::error::Error;
 use crate::key::Key;
+use crate::local::UserFile;
 use crate::range::{Extent, Ranges};
 use crate::sum::{Algorithm, Combining, Sum};
 use bytes::Bytes;
 use std::any::Any;
 use std::fmt::{self, Debug};
-use std::fs::File;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -52,11 +52,60 @@ pub trait Store: Debug + Send + Sync {
         true
     }
 
+    /// Whether the permissions of what is in it can be set, as far as is known.
+    fn sets_modes(&self) -> bool {
+        true
+    }
+
     /// What there is under `key`. Symbolic links are followed as far as the store allows.
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta>;
 
+    /// What there is under `key` itself: a symbolic link is one, where the store has links.
+    fn stat_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
+        self.stat(key)
+    }
+
+    /// Whether symbolic links can be read and made in it.
+    fn has_links(&self) -> bool {
+        false
+    }
+
+    /// The path that the symbolic link `key` holds.
+    fn read_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Vec<u8>> {
+        Box::pin(async move {
+            Err(Error::Unsupported { name: format!("{}/{key}", self.name()), what: "reading a symbolic link" })
+        })
+    }
+
+    /// Makes the symbolic link `key`, which holds the path `target`, in place of the file or link of that name if `replace`; `modified`
+    /// is its own time.
+    fn make_link<'a>(
+        &'a self,
+        key: &'a Key,
+        target: &'a [u8],
+        modified: Option<Time>,
+        replace: bool,
+    ) -> Fallible<'a, ()> {
+        let _ = (target, modified, replace);
+        Box::pin(async move {
+            Err(Error::Unsupported { name: format!("{}/{key}", self.name()), what: "making a symbolic link" })
+        })
+    }
+
+    /// The directory `dir` as a store of its own, out of which no symbolic link leads, whoever makes one meanwhile; none if this
+    /// store cannot promise that. Whoever changes something in it settles it, and not this one.
+    fn confined<'a>(&'a self, dir: &'a Key) -> Fallible<'a, Option<Arc<dyn Store>>> {
+        let _ = dir;
+        Box::pin(async { Ok(None) })
+    }
+
     /// The entries of the directory `key`.
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>>;
+
+    /// The same with drafts and their journals ([`is_ours`](crate::is_ours)), which [`Self::list`] leaves out.
+    fn list_all<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
+        self.list(key)
+    }
 
     /// Opens the object `key` to be read.
     fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>>;
@@ -73,6 +122,15 @@ pub trait Store: Debug + Send + Sync {
 
     /// Removes what is no directory.
     fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()>;
+
+    /// Removes a draft or a journal, unless a transfer is writing it, or it was changed after `before`, as far as the store can tell.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if one of these is so.
+    fn discard<'a>(&'a self, key: &'a Key, before: Option<Time>) -> Fallible<'a, ()> {
+        let _ = before;
+        self.remove(key)
+    }
 
     /// Removes an empty directory.
     fn remove_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()>;
@@ -114,7 +172,7 @@ pub trait Object: Debug + Send + Sync {
     fn unchanged(&self) -> Fallible<'_, ()>;
 
     /// The open file, where it is one of this machine: for those who have to know which it is.
-    fn file(&self) -> Option<&File> {
+    fn file(&self) -> Option<&UserFile> {
         None
     }
 
@@ -144,6 +202,11 @@ pub enum Begun {
 pub trait Draft: Debug + Send + Sync {
     /// As errors name it: the name that it will have.
     fn name(&self) -> String;
+
+    /// Where in its store the bytes are until it is published, if they are under another name: those who share the disk can write there.
+    fn place(&self) -> Option<Key> {
+        None
+    }
 
     /// What an earlier attempt left, which need not be written again.
     fn kept(&self) -> Ranges;
@@ -224,8 +287,8 @@ pub trait Landing: Debug + Send + Sync {
     /// The draft has no such bytes, or takes nothing more.
     fn claim(&self, extent: Extent) -> Result<Ranges, Error>;
 
-    /// The file.
-    fn file(&self) -> &File;
+    /// The file, and as whom it is written.
+    fn file(&self) -> &UserFile;
 
     /// The checksum that [`Self::wrote`] has to be told.
     fn sum(&self) -> Option<Combining> {
@@ -260,7 +323,7 @@ impl<F: Fn(&dyn Landing, Extent) -> Result<Ranges, Error> + Send + Sync> Landing
         (self.claim)(&*self.landing, extent)
     }
 
-    fn file(&self) -> &File {
+    fn file(&self) -> &UserFile {
         self.landing.file()
     }
 
@@ -305,7 +368,8 @@ pub struct Shape {
 pub struct Spec {
     /// How many bytes it will have, if that is known.
     pub size: Option<u64>,
-    /// The source: its name, without credentials, and when it was modified. None if it cannot be read a second time.
+    /// The source: its name, without credentials, and when it was modified, or no time where somebody else answers for its being the
+    /// same, such as a server's client. None if it cannot be read a second time, or may be another one by then.
     pub source: Option<(String, Option<Time>)>,
     /// The checksum that is kept of its blocks.
     pub sum: Option<Combining>,

@@ -6,10 +6,10 @@ mod common;
 
 use common::{Far, content, key, local};
 use phoebus_files::Sort;
-use phoebus_files::job::{Event, Job, Retry, Watcher};
+use phoebus_files::job::{Comparison, Event, Job, Report, Retry, Watcher};
 use phoebus_files::key::Key;
 use phoebus_files::plan::{By, Existing, Filter, Pattern, expand};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -197,4 +197,260 @@ async fn what_may_pass_is_tried_again() {
     let again = log.sorted().into_iter().filter(|line| line.contains("again")).count();
     assert!((1..=2).contains(&again), "{again}");
     assert_eq!(seen(to.path()), seen(from.path()));
+}
+
+/// Keys beneath the root of `dir`, links included, which are not followed.
+fn names(dir: &Path) -> Vec<String> {
+    let (mut all, mut dirs) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(at) = dirs.pop() {
+        for entry in fs::read_dir(at).unwrap() {
+            let path = entry.unwrap().path();
+            all.push(path.strip_prefix(dir).unwrap().display().to_string());
+            if path.symlink_metadata().unwrap().is_dir() {
+                dirs.push(path);
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_source_does_not_have_is_deleted_and_nothing_else() {
+    let (from, to, outside) = (tree(), tempdir().unwrap(), tempdir().unwrap());
+    let (job, _) = job(from.path(), to.path());
+    assert!(job.run(ALL).await.is_complete());
+    let all = names(to.path());
+    fs::write(outside.path().join("precious"), "x").unwrap();
+    fs::create_dir_all(to.path().join("old/er")).unwrap();
+    for name in ["old/er/x", "old/y", "run/z", "run/kept.tmp"] {
+        fs::write(to.path().join(name), "x").unwrap();
+    }
+    symlink(outside.path(), to.path().join("old/link")).unwrap();
+    symlink(outside.path(), to.path().join("run/link")).unwrap();
+    let before = names(to.path());
+    let mut filter = Filter::default();
+    filter.exclude("kept.tmp").unwrap();
+    let job = Job { filter: Arc::new(filter), delete: Some(6), ..job };
+
+    // More than was allowed: nothing goes.
+    let report = job.run(ALL).await;
+    assert!(report.failed == 1 && report.not_deleted && report.deleted == 0, "{report:?}");
+    assert!(report.failures[0].1.to_string().contains("more than 6 files"), "{:?}", report.failures);
+    assert_eq!(names(to.path()), before);
+    let dry = Job { delete: Some(7), dry_run: true, ..job.clone() }.run(ALL).await;
+    assert_eq!((dry.deleted, names(to.path())), (7, before.clone()), "a dry run deleted something");
+
+    let job = Job { delete: Some(7), ..job };
+    let report = job.run(ALL).await;
+    assert!(report.is_complete() && report.deleted == 7, "{report:?}");
+    let mut expected = [all, vec!["run/kept.tmp".to_owned()]].concat();
+    expected.sort();
+    assert_eq!(names(to.path()), expected);
+    assert!(outside.path().join("precious").exists(), "a link was followed");
+    assert_eq!(job.run(ALL).await.deleted, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_deleted_after_a_failure_or_a_listing_that_is_not_whole() {
+    let (from, to) = (tree(), tempdir().unwrap());
+    let (job, _) = job(from.path(), to.path());
+    assert!(job.run(ALL).await.is_complete());
+    fs::write(to.path().join("run/extra"), "x").unwrap();
+    let before = names(to.path());
+    // A file that cannot be carried may be one of several.
+    fs::create_dir(to.path().join("new")).unwrap();
+    fs::write(from.path().join("new"), "x").unwrap();
+    let job = Job { delete: Some(100), ..job };
+    let report = job.run(ALL).await;
+    assert!(report.failed > 0 && report.not_deleted && to.path().join("run/extra").exists(), "{report:?}");
+    fs::remove_dir(to.path().join("new")).unwrap();
+    fs::remove_file(from.path().join("new")).unwrap();
+    // Each listing of the source is cut after one entry: the first time with an error, and then as if that were all.
+    for silent in [false, true] {
+        let far = Far::new(from.path());
+        far.faults.cut_listings.store(if silent { 2 } else { 1 }, Ordering::Relaxed);
+        let job = Job { source: Arc::new(far), ..job.clone() };
+        let report = job.run(ALL).await;
+        assert_eq!(report.not_deleted, !silent, "{report:?}");
+        let found = names(to.path());
+        let lost: Vec<_> = before.iter().filter(|name| !found.contains(name) && *name != "run/extra").collect();
+        assert!(lost.is_empty(), "{lost:?} went, which the source has");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_are_carried_as_links_if_that_is_asked() {
+    let (from, to) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::write(from.path().join("file"), "x").unwrap();
+    fs::create_dir(from.path().join("dir")).unwrap();
+    for (target, name) in [("file", "to-file"), ("dir", "to-dir"), ("/no/where", "to-nowhere")] {
+        symlink(target, from.path().join(name)).unwrap();
+    }
+    let (job, _) = job(from.path(), to.path());
+    let job = Job { links: true, existing: Existing::Sync(By::Equal), ..job };
+    let report = job.run(ALL).await;
+    assert!(report.is_complete() && report.carried == 4, "{report:?}");
+    let led = |name: &str| fs::read_link(to.path().join(name)).unwrap().display().to_string();
+    assert_eq!((led("to-file"), led("to-dir"), led("to-nowhere")), ("file".into(), "dir".into(), "/no/where".into()));
+    let times = |dir: &TempDir| fs::symlink_metadata(dir.path().join("to-file")).unwrap().modified().unwrap();
+    assert_eq!(times(&from), times(&to));
+    assert_eq!(job.run(ALL).await.skipped, 4);
+    // One that leads elsewhere is replaced, and so is a file; a directory is not.
+    for name in ["to-file", "to-dir", "to-nowhere"] {
+        fs::remove_file(to.path().join(name)).unwrap();
+    }
+    symlink("other", to.path().join("to-file")).unwrap();
+    fs::write(to.path().join("to-dir"), "x").unwrap();
+    fs::create_dir(to.path().join("to-nowhere")).unwrap();
+    let report = job.run(ALL).await;
+    assert_eq!((report.carried, report.skipped, report.failed), (2, 1, 1), "{report:?}");
+    assert_eq!((led("to-file"), led("to-dir")), ("file".into(), "dir".into()));
+    assert_eq!(names(to.path()).iter().filter(|name| name.contains("phoebus")).count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mode_alone_that_changed_is_set() {
+    let (from, to) = (tree(), tempdir().unwrap());
+    let (job, _) = job(from.path(), to.path());
+    let job = Job { existing: Existing::Sync(By::Equal), ..job };
+    assert!(job.run(ALL).await.is_complete());
+    fs::set_permissions(from.path().join("a.h5"), fs::Permissions::from_mode(0o750)).unwrap();
+    let dry = Job { dry_run: true, ..job.clone() }.run(ALL).await;
+    assert_eq!((dry.modes_set, dry.skipped), (1, 5));
+    assert_ne!(seen(to.path()), seen(from.path()));
+    let report = job.run(ALL).await;
+    assert_eq!((report.modes_set, report.carried, report.skipped), (1, 0, 5), "{report:?}");
+    assert_eq!(seen(to.path()), seen(from.path()));
+    assert_eq!(job.run(ALL).await.modes_set, 0);
+}
+
+/// Counts what is found before it is its turn.
+#[derive(Debug, Default)]
+struct Counting(Mutex<(u64, u64, bool)>);
+
+impl Watcher for Counting {
+    fn saw(&self, event: &Event<'_>) {
+        let mut counted = self.0.lock().unwrap();
+        match event {
+            Event::Found { meta } => {
+                counted.0 += 1;
+                counted.1 += meta.size.unwrap_or(0);
+            }
+            Event::Counted => counted.2 = true,
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_far_tree_is_listed_ahead_and_again_and_counted() {
+    let (from, to) = (tempdir().unwrap(), tempdir().unwrap());
+    for dir in 0..12 {
+        for file in ["a", "b/c", "b/d/e"] {
+            let path = from.path().join(format!("{dir}/{file}"));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file).unwrap();
+        }
+    }
+    let (source, dest) = (Far::new(from.path()), Far::new(to.path()));
+    source.faults.passing.store(3, Ordering::Relaxed);
+    dest.faults.passing.store(3, Ordering::Relaxed);
+    let (job, log) = job(from.path(), to.path());
+    let retry = Retry { attempts: 10, ..job.retry };
+    let job = Job { source: Arc::new(source.clone()), dest: Arc::new(dest), retry, ..job };
+    let report = job.run(ALL).await;
+    assert!(report.is_complete() && report.carried == 36 && report.dirs == 37, "{report:?}");
+    assert_eq!(seen(to.path()), seen(from.path()));
+    let again = log.sorted().iter().filter(|line| line.contains(" again: far: busy")).count();
+    assert!(again >= 6, "{again} were told of");
+    let most = source.faults.most_listing.load(Ordering::Relaxed);
+    assert!((2..=5).contains(&most), "{most} listings at a time");
+    let counting = Arc::new(Counting::default());
+    assert_eq!(Job { watcher: counting.clone(), ..job }.run(ALL).await.skipped, 36);
+    assert_eq!(*counting.0.lock().unwrap(), (36, 12 * 9, true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_listed_before_an_error_is_carried() {
+    let (from, to) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::write(from.path().join("file"), "x").unwrap();
+    let (job, _) = job(from.path(), to.path());
+    let far = Far::new(from.path());
+    far.faults.cut_listings.store(1, Ordering::Relaxed);
+    let report = Job { source: Arc::new(far), ..job }.run(ALL).await;
+    assert_eq!((report.carried, report.failed), (1, 1), "{report:?}");
+    assert!(to.path().join("file").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trees_that_differ_are_told_apart() {
+    let (from, to) = (tree(), tempdir().unwrap());
+    let (job, _) = job(from.path(), to.path());
+    assert!(job.run(ALL).await.is_complete());
+    symlink("a.h5", from.path().join("link")).unwrap();
+    symlink("a.h5", to.path().join("link")).unwrap();
+    let comparison = Comparison {
+        source: job.source.clone(),
+        dest: Arc::new(Far::new(to.path())),
+        by: By::Checksum,
+        filter: Arc::default(),
+        one_way: false,
+        at_once: 3,
+    };
+    let compare = async |comparison: &Comparison| {
+        let mut found = Vec::new();
+        comparison
+            .run(&Key::ROOT, &Key::ROOT, |key, finding| {
+                if !matches!(finding, Ok(None)) {
+                    found.push(format!("{key}: {finding:?}"));
+                }
+            })
+            .await;
+        found.sort();
+        found
+    };
+    assert_eq!(compare(&comparison).await, Vec::<String>::new());
+    // The same size and time, other bytes.
+    let path = to.path().join("run/c.h5");
+    let time = fs::metadata(&path).unwrap().modified().unwrap();
+    fs::write(&path, content(50_000, 4)).unwrap();
+    fs::File::options().append(true).open(&path).unwrap().set_modified(time).unwrap();
+    fs::write(to.path().join("b.tmp"), "longer than before").unwrap();
+    fs::remove_file(to.path().join("a.h5")).unwrap();
+    fs::create_dir(to.path().join("more")).unwrap();
+    fs::write(to.path().join("more/x"), "x").unwrap();
+    fs::remove_dir(to.path().join("empty")).unwrap();
+    fs::write(to.path().join("empty"), "x").unwrap();
+    fs::remove_file(to.path().join("link")).unwrap();
+    fs::remove_file(from.path().join("link")).unwrap();
+    let missing = "a.h5: Ok(Some(Missing))";
+    let (size, kind, extra) = ("b.tmp: Ok(Some(Size))", "empty: Ok(Some(Kind))", "more: Ok(Some(Extra))");
+    assert_eq!(compare(&comparison).await, [missing, size, kind, extra, "run/c.h5: Ok(Some(Content))"]);
+    let by_time = Comparison { by: By::Equal, one_way: true, ..comparison };
+    assert_eq!(compare(&by_time).await, [missing, size, kind]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_refuses_what_the_run_refuses() {
+    let (from, to) = (tempdir().unwrap(), tempdir().unwrap());
+    for name in ["as-dir", "dir/below", "fine"] {
+        fs::create_dir_all(from.path().join(name).parent().unwrap()).unwrap();
+        fs::write(from.path().join(name), name).unwrap();
+    }
+    fs::create_dir(to.path().join("as-dir")).unwrap();
+    fs::write(to.path().join("dir"), "a file").unwrap();
+    let one = |name: &str, to: &str| [(Key::parse(name).unwrap(), Key::parse(to).unwrap())];
+    let (wet, _) = job(from.path(), to.path());
+    let dry = Job { dry_run: true, ..wet.clone() };
+    for items in [&ALL[..], &one("fine", "gone/fine"), &one("as-dir", "as-dir")] {
+        let planned = dry.run(items.to_vec()).await;
+        let done = wet.run(items.to_vec()).await;
+        let failures =
+            |report: &Report| report.failures.iter().map(|(_, error)| error.to_string()).collect::<BTreeSet<_>>();
+        assert!(done.failed > 0, "{items:?}");
+        assert!(failures(&planned).is_subset(&failures(&done)) && planned.failed > 0, "{planned:?} {done:?}");
+        assert_eq!(planned.carried, done.carried + done.skipped, "{planned:?} {done:?}");
+        let _ = fs::remove_file(to.path().join("fine"));
+    }
 }

@@ -68,7 +68,7 @@ async fn what_was_cut_is_continued_and_not_seen_before_it_is_whole() {
         assert!(error.to_string().contains("the connection was cut"), "{error}");
         moved.push(before.progress.bytes_moved());
         assert_eq!(fs::read(b.path().join("f")).unwrap(), b"old");
-        assert_eq!(names(b.path()), [".f.phoebus-journal", ".f.phoebus-part", "f"]);
+        assert_eq!(names(b.path()), [".f.phoebus-draft", ".f.phoebus-journal", "f"]);
     }
     let done = transfer(&far, &key("f"), &dest, &key("f"), &how()).await.unwrap();
     assert_eq!(done.size, 2_000_000);
@@ -126,7 +126,7 @@ async fn what_became_of_a_part_between_two_runs_is_seen() {
     let (far, dest) = (Far::new(a.path()), local(b.path()));
     far.faults.fail.store(100, Ordering::Relaxed);
     transfer(&far, &key("f"), &dest, &key("f"), &how()).await.unwrap_err();
-    let part = b.path().join(".f.phoebus-part");
+    let part = b.path().join(".f.phoebus-draft");
     let at = fs::read(&part).unwrap().iter().position(|byte| *byte != 0).unwrap();
     let file = fs::File::options().write(true).open(&part).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[!bytes[at]], at as u64).unwrap();
@@ -327,4 +327,24 @@ async fn streams_become_files_and_files_streams() {
         matches!(error, Error::Beyond { .. }),
         "blocks out of order would have been written in that order: {error}"
     );
+}
+
+/// One of the calls that a store has at work is held by what nobody wants any more, or that others have to wait for to its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checksum_lets_others_have_their_turn_and_ends_when_nobody_wants_it() {
+    let dir = tempdir().unwrap();
+    fs::File::create(dir.path().join("long")).unwrap().set_len(32 << 30).unwrap();
+    let store = local(dir.path()).with_calls(1);
+    let object = store.open(&key("long")).await.unwrap();
+    let whole = Extent::first(32 << 30);
+    let summing = tokio::spawn(async move { object.checksum(Algorithm::Sha256, whole).await });
+    // Far more than a call waits, and far less than the whole file takes.
+    let patience = Duration::from_secs(20);
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::timeout(patience, store.stat(&key("long"))).await.expect("it waits for the checksum").unwrap();
+    }
+    assert!(!summing.is_finished());
+    summing.abort();
+    tokio::time::timeout(patience, store.stat(&key("long"))).await.expect("it waits for what nobody wants").unwrap();
 }

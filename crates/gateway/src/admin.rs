@@ -4,22 +4,23 @@
 //! {"command":"status"}      → {"name":"pg1", … }
 //! ```
 
+use crate::quota::Quota;
 use crate::shared::Shared;
 use crate::status::Status;
 use serde::Deserialize;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// Longest request; a command is a word.
 const REQUEST_MAX: u64 = 4096;
-/// How long one request may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
@@ -53,13 +54,26 @@ pub(crate) fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Answers until dropped.
+/// Answers until dropped: so many at a time (`limits.admin_connections`), each for as long as a handshake may take. Others wait until
+/// they are accepted, and cost no descriptor before.
 pub(crate) async fn serve(shared: Arc<Shared>, listener: UnixListener) {
+    let served: Arc<Quota> = Arc::default();
+    let left = Arc::new(Notify::new());
     loop {
+        let limits = shared.setup().config.limits;
+        // All who can connect are this user or its group: one source.
+        let Ok(slot) = served.take(Ipv4Addr::LOCALHOST.into(), limits.admin_connections.get(), u32::MAX) else {
+            left.notified().await;
+            continue;
+        };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let shared = shared.clone();
-                tokio::spawn(async move { timeout(PATIENCE, answer(&shared, stream)).await });
+                let (shared, left) = (shared.clone(), left.clone());
+                tokio::spawn(async move {
+                    let _ = timeout(limits.handshake_timeout.0, answer(&shared, stream)).await;
+                    drop(slot);
+                    left.notify_one();
+                });
             }
             Err(error) => {
                 tracing::warn!("the administration socket: {error}");

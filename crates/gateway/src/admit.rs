@@ -3,11 +3,14 @@
 //! Names and addresses are judged apart. A destination that is a name passes by a rule that names it, or, where it is
 //! resolved, by rules about the addresses it leads to; and whatever let it pass, the addresses are looked at again once
 //! they are known, so that a name cannot lead where an address would have been refused.
+//!
+//! Addresses of the gateway's own host are refused unless a range names them. Which they are the kernel says, at each request.
 
-use crate::config::{Config, Pattern, Route, Rule, Source, is_local};
+use crate::config::{Config, Pattern, Route, Rule, Source, addresses_reached, is_local};
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::shared::Setup;
+use phoebus_net::{reason, route};
 use phoebus_proto::agent::AGENT;
 use phoebus_proto::endpoint::{Endpoint, Host, HostRef};
 use phoebus_proto::session::Code;
@@ -54,8 +57,12 @@ pub(crate) fn route<'a>(setup: &'a Setup, request: &Request) -> Result<Next<'a>,
 /// Whether the configuration lets `request` have its destination, as far as can be said before names are resolved.
 pub(crate) fn allowed(config: &Config, request: &Request, next: Next<'_>) -> Result<(), Refusal> {
     let destination = request.destination.as_ref();
+    let mut own = false;
     let admitted = match destination.host {
-        HostRef::Addr(addr) => rules(config, request).any(|rule| rule.to.iter().any(|to| to.admits(addr))),
+        HostRef::Addr(addr) => {
+            own = is_own(config, next, addr)?;
+            rules(config, request).any(|rule| rule.to.iter().any(|to| to.admits(addr, own)))
+        }
         HostRef::Name(_) if by_name(config, request).next().is_some() => true,
         // Its addresses will be judged; only the gateway that resolves it can say.
         HostRef::Name(_) if matches!(next, Next::Direct(_)) => {
@@ -63,29 +70,57 @@ pub(crate) fn allowed(config: &Config, request: &Request, next: Next<'_>) -> Res
         }
         HostRef::Name(_) => false,
     };
-    let local = matches!(destination.host, HostRef::Addr(addr) if is_local(addr));
-    if admitted { Ok(()) } else { Err(not_allowed(request, &destination.to_string(), local)) }
+    if admitted { Ok(()) } else { Err(not_allowed(request, &destination.to_string(), own)) }
 }
 
-/// Those of `addresses` that `request`'s destination, a name, may lead to.
+/// Those of `addresses` that `request`'s destination, a name that this gateway has resolved to connect to it, may lead to.
 pub(crate) fn allowed_addresses(
     config: &Config,
     request: &Request,
     addresses: Vec<SocketAddr>,
 ) -> Result<Vec<SocketAddr>, Refusal> {
-    let may = |addr: IpAddr| {
-        by_name(config, request).any(|to| to.name_may_lead_to(addr))
+    let (mut allowed, mut refused) = (Vec::new(), None);
+    for addr in addresses {
+        let ip = addr.ip();
+        let own = is_own(config, Next::Direct(None), ip)?;
+        let may = by_name(config, request).any(|to| to.name_may_lead_to(ip, own))
             || rules(config, request)
-                .any(|rule| rule.to.iter().any(|to| matches!(to, Pattern::Net(_)) && to.admits(addr)))
-    };
-    let (allowed, refused): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|addr| may(addr.ip()));
-    match refused.first() {
-        Some(addr) if allowed.is_empty() => {
-            let what = format!("{}, which resolves to {},", request.destination, addr.ip());
-            Err(not_allowed(request, &what, is_local(addr.ip())))
+                .any(|rule| rule.to.iter().any(|to| matches!(to, Pattern::Net(_)) && to.admits(ip, own)));
+        if may {
+            allowed.push(addr);
+        } else {
+            refused.get_or_insert((ip, own));
+        }
+    }
+    match refused {
+        Some((ip, own)) if allowed.is_empty() => {
+            let what = format!("{}, which resolves to {ip},", request.destination);
+            Err(not_allowed(request, &what, own))
         }
         _ => Ok(allowed),
     }
+}
+
+/// Whether `addr` is an address of this host or its links. Those of interfaces count where this gateway connects itself: for
+/// the next gateway they are another host's.
+fn is_own(config: &Config, next: Next<'_>, addr: IpAddr) -> Result<bool, Refusal> {
+    if is_local(addr) {
+        return Ok(true);
+    }
+    // A process that is the destination itself connects to nothing.
+    if config.inlet.is_some() || !matches!(next, Next::Direct(_)) {
+        return Ok(false);
+    }
+    for addr in addresses_reached(addr) {
+        let own = route::is_own(addr).map_err(|error| {
+            let why = reason(&error);
+            Refusal::new(Code::Internal, format!("cannot find out whether {addr} is an address of the gateway: {why}"))
+        })?;
+        if own {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether any rule is for a client that connects from `from` with a certificate for `proved`.
@@ -223,11 +258,11 @@ fn by_name<'a>(config: &'a Config, request: &'a Request) -> impl Iterator<Item =
     rules(config, request).flat_map(|rule| &rule.to).filter(move |to| names && to.fit(host).is_some())
 }
 
-/// `local`: what was asked for is the gateway's own host or link, which a rule for everything does not mean.
-fn not_allowed(request: &Request, what: &str, local: bool) -> Refusal {
+/// `own`: what was asked for is the gateway's own host or link, which a rule for everything does not mean.
+fn not_allowed(request: &Request, what: &str, own: bool) -> Refusal {
     let who = request.peer.clone().unwrap_or_else(|| request.from.ip().to_canonical().to_string());
-    let hint = if local {
-        " (only a rule about loopback or link-local addresses, such as 127.0.0.0/8, covers it)"
+    let hint = if own {
+        " (it is an address of the gateway's own host or links; only a rule that names it by address covers it)"
     } else {
         ""
     };

@@ -217,7 +217,7 @@ pub(crate) struct Offer {
     pub(crate) streams: u16,
     pub(crate) roster: Arc<Roster>,
     /// The right to that many descriptors.
-    _slots: Vec<Slot>,
+    slots: Vec<Slot>,
 }
 
 impl Bundles {
@@ -230,7 +230,7 @@ impl Bundles {
         // The connection that has asked is there.
         let entry = Entry { owner, token, streams, taken: 1, roster: roster.clone() };
         lock(&self.0).insert(session, entry);
-        Some(Offer { bundles: self.clone(), session, token, streams, roster, _slots: slots })
+        Some(Offer { bundles: self.clone(), session, token, streams, roster, slots })
     }
 
     /// A seat for the connection with which `owner` asks to join. All reasons against it sound the same: who guesses learns
@@ -249,6 +249,13 @@ impl Bundles {
         let seat = entry.roster.seat().ok_or_else(refused)?;
         entry.taken |= place;
         Ok(seat)
+    }
+}
+
+impl Offer {
+    /// Takes nobody in any more. What is left is the right to the descriptors, for as long as they are in use.
+    pub(crate) fn into_slots(mut self) -> Vec<Slot> {
+        std::mem::take(&mut self.slots)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::transports::Transports;
 use crate::workers::Workers;
 use phoebus_net::host::Host;
 use phoebus_net::{limits, reason};
+use phoebus_proto::session::Code;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -92,7 +93,7 @@ impl Gateway {
     pub fn start(config: Config) -> Result<Self, StartError> {
         let budget = Budget::of(&config)?;
         let admin = config.admin.clone();
-        let transports = Arc::new(Transports::new(&config)?);
+        let transports = Arc::new(Transports::new(&config, None)?);
         let bind = |listen| bind(&config, &transports, listen);
         let listeners = config.listeners.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let socket = admin.as_deref().map(|path| listen_admin(path, &config.places.admin)).transpose()?;
@@ -159,7 +160,7 @@ impl Gateway {
         let same = old.transports.suit(&config);
         let transports = match same {
             true => old.transports.clone(),
-            false => Arc::new(Transports::new(&config)?),
+            false => Arc::new(Transports::new(&config, Some(&old.transports))?),
         };
         let mut running = lock(&self.listeners);
         // An address whose settings change must be given up before it can be had again, so that the ones that are new
@@ -186,20 +187,21 @@ impl Gateway {
             info!("other certificates are in force: connections made with the old ones take no new sessions");
         }
         let setup = Arc::new(Setup::new(config.clone(), transports.clone(), budget, Some(&old)));
-        running.retain(|old| {
-            let stays = same && config.listeners.iter().any(|listen| old.listen.listens_as(listen));
-            if !stays {
-                old.task.abort();
-            }
-            stays
-        });
+        // What begins from here on finds the configuration in force that it belongs to.
+        self.shared.replace(setup.clone());
+        let goes = |old: &mut Running| !(same && config.listeners.iter().any(|listen| old.listen.listens_as(listen)));
+        let mut gone: Vec<Running> = running.extract_if(.., goes).collect();
+        gone.iter().for_each(|old| old.task.abort());
         running.extend(fresh.into_iter().map(|bound| run(&self.shared, bound)));
         for listen in changed {
-            running.push(run_when_free(&self.shared, transports.clone(), listen.clone()));
+            let at = |old: &Running| (old.listen.address, &old.listen.transport) == (listen.address, &listen.transport);
+            let before = gone.iter().position(at).map(|index| gone.swap_remove(index).task);
+            running.push(run_when_free(&self.shared, transports.clone(), listen.clone(), before));
         }
         for (name, pool) in &old.peers {
             if setup.peers.get(name).is_none_or(|new| !Arc::ptr_eq(new, pool)) {
                 pool.close();
+                pool.retire();
             }
         }
         for (name, pool) in &setup.peers {
@@ -208,7 +210,6 @@ impl Gateway {
                 _ => start_pool(pool, &self.shared),
             }
         }
-        self.shared.replace(setup);
         advise(&config);
         info!("the configuration was reloaded");
         Ok(())
@@ -246,7 +247,10 @@ impl Gateway {
     /// Gives all addresses up; when this returns, connecting to them is refused.
     pub async fn stop_listening(&self) {
         let running: Vec<_> = lock(&self.listeners).drain(..).collect();
-        for Running { task, .. } in running {
+        for Running { task, listener, .. } in running {
+            // Where streams share connections, further ones on those that there are would wait for an answer.
+            listener.get().iter().for_each(|listener| listener.part(Code::Draining));
+            drop(listener);
             task.abort();
             let _ = task.await;
         }
@@ -277,7 +281,7 @@ impl Drop for Gateway {
         lock(&self.tasks).drain(..).chain(lock(&self.answering).take()).for_each(|task| task.abort());
         self.shared.phase.send_replace(Phase::Ending);
         self.shared.sessions.all().iter().for_each(|live| {
-            live.end(phoebus_proto::session::Code::Terminated, "the gateway has shut down");
+            live.end(Code::Terminated, "the gateway has shut down");
         });
         self.shared.setup().peers.values().for_each(|pool| pool.close());
         self.shared.workers.stop();
@@ -291,6 +295,15 @@ pub(crate) struct Budget {
     /// Connections of hops beside the first of each.
     pub(crate) beside: u32,
     pipes: usize,
+}
+
+/// Whether this process could run a gateway of `config`: it may have as many descriptors as the limits take. Nothing is
+/// listened on.
+///
+/// # Errors
+/// [`StartError::Descriptors`].
+pub fn check(config: &Config) -> Result<(), StartError> {
+    Budget::of(config).map(|_| ())
 }
 
 impl Budget {

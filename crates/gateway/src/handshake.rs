@@ -5,6 +5,11 @@ use phoebus_proto::session::ProtocolError;
 use phoebus_proto::session::acceptor::{Acceptor, State as Accepting};
 use phoebus_proto::session::initiator::{Initiator, State as Initiating};
 use std::io;
+use tokio::task::yield_now;
+
+/// Reads in a row after which other tasks get their turn, and time-outs and the end of the gateway are looked at, though more may
+/// be there. 16: a greeting and a request come in six at most, unless they come byte by byte.
+const READS: u32 = 16;
 
 /// Why a handshake did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +30,12 @@ pub(crate) type Asking = Initiator<Vec<u8>, Vec<u8>>;
 
 /// Reads until the peer has greeted.
 pub(crate) async fn greeting(stream: &Stream, acceptor: &mut Acceptor) -> Result<(), HandshakeError> {
+    let mut reads: u32 = 0;
     while acceptor.state() == Accepting::Greeting {
+        reads = reads.wrapping_add(1);
+        if reads.is_multiple_of(READS) {
+            yield_now().await;
+        }
         let n = read(stream, acceptor.space()?).await?;
         acceptor.received(n)?;
     }
@@ -35,7 +45,13 @@ pub(crate) async fn greeting(stream: &Stream, acceptor: &mut Acceptor) -> Result
 /// Reads until the peer asks for something. Its greeting is answered when nothing more is there to be read; where the request
 /// came with it, the answer can wait until the request is on its way.
 pub(crate) async fn next_request(stream: &Stream, acceptor: &mut Acceptor) -> Result<(), HandshakeError> {
+    let mut reads: u32 = 0;
     while acceptor.state() != Accepting::Asked {
+        reads = reads.wrapping_add(1);
+        if reads.is_multiple_of(READS) {
+            // Nothing else here waits as long as bytes keep coming.
+            yield_now().await;
+        }
         let n = match stream.try_read(acceptor.space()?) {
             Ok(0) => return Err(HandshakeError::Closed),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

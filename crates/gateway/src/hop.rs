@@ -4,7 +4,7 @@ use crate::admit::{self, Next};
 use crate::aware;
 use crate::inlet::{Arrival, Guard, Inlet};
 use crate::pool::{Pool, Warm};
-use crate::quota::Slot;
+use crate::quota::{self, Slot};
 use crate::refusal::{Refusal, text};
 use crate::request::Request;
 use crate::reserve::{Neighbour, Segment};
@@ -40,7 +40,7 @@ pub(crate) struct Hop {
     /// Connections that may make it up.
     pub(crate) streams: u16,
     /// The right to have those beside the first.
-    _slots: Vec<Slot>,
+    pub(crate) slots: Vec<Slot>,
     /// Tells this process that a session is over which ended here.
     _guard: Option<Guard>,
 }
@@ -78,7 +78,7 @@ pub(crate) async fn open(shared: &Shared, setup: &Setup, request: &Request) -> R
             let notes = [fewer.unwrap_or_default(), pool.note_of(&warm)];
             Ok(Hop {
                 streams: u16::try_from(streams).unwrap_or(u16::MAX),
-                _slots: slots,
+                slots,
                 _guard: None,
                 stream: warm.stream.clone(),
                 to: name.to_owned(),
@@ -113,7 +113,7 @@ pub(crate) async fn open(shared: &Shared, setup: &Setup, request: &Request) -> R
                 rate: None,
                 lent: None,
                 streams: 1,
-                _slots: Vec::new(),
+                slots: Vec::new(),
                 _guard: None,
             })
         }
@@ -178,7 +178,7 @@ fn here(inlet: &dyn Inlet, request: &Request) -> Result<Hop, Refusal> {
         note: String::new(),
         lent: None,
         streams: 1,
-        _slots: Vec::new(),
+        slots: Vec::new(),
         _guard: Some(guard),
     })
 }
@@ -196,7 +196,8 @@ async fn direct(setup: &Setup, request: &Request, profile: &Profile) -> Result<S
         }
         Host::Name(name) => name,
     };
-    let found = dial::resolve(name, destination.port, limits.resolve_timeout.0.min(limit)).await.map_err(refused)?;
+    let (source, resolving) = (quota::key(request.source()), limits.resolve_timeout.0.min(limit));
+    let found = setup.names.resolve(source, name, destination.port, resolving).await.map_err(refused)?;
     let allowed = admit::allowed_addresses(&setup.config, request, found)?;
     let left = deadline.saturating_duration_since(Instant::now());
     match timeout(left, dial::connect(&allowed, profile, left)).await {

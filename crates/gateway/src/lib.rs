@@ -54,12 +54,13 @@ mod session;
 mod shared;
 mod status;
 mod survey;
+mod suspicion;
 mod transports;
 mod workers;
 
 pub use config::{Config, ConfigError, transports};
 pub use counters::Totals;
-pub use gateway::{Gateway, StartError};
+pub use gateway::{Gateway, StartError, check};
 pub use inlet::{Arrival, Guard, Inlet};
 pub use pool::{ChoiceStatus, PoolStatus};
 pub use serve::{Outcome, serve};

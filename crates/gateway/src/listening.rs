@@ -9,7 +9,7 @@ use phoebus_net::reason;
 use phoebus_net::transport::Listener;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -26,12 +26,14 @@ pub(crate) struct Running {
     pub(crate) listen: Listen,
     pub(crate) bound: SocketAddr,
     pub(crate) task: JoinHandle<()>,
+    /// Once it is bound.
+    pub(crate) listener: Arc<OnceLock<Arc<dyn Listener>>>,
 }
 
 /// A listener that is bound and does not accept yet.
 pub(crate) struct Bound {
     listen: Listen,
-    listener: Box<dyn Listener>,
+    listener: Arc<dyn Listener>,
     addr: SocketAddr,
 }
 
@@ -50,21 +52,35 @@ pub(crate) fn run(shared: &Arc<Shared>, bound: Bound) -> Running {
         warn!(address = %addr, "{note}");
     }
     Running {
+        listener: Arc::new(OnceLock::from(listener.clone())),
         task: tokio::spawn(accept(shared.clone(), listener, Terms::of(&listen, &shared.setup().config))),
         listen,
         bound: addr,
     }
 }
 
-/// Takes over an address whose listener has just been told to go.
-pub(crate) fn run_when_free(shared: &Arc<Shared>, transports: Arc<Transports>, listen: Listen) -> Running {
+/// Takes over an address whose listener has just been told to go: the task `before`.
+pub(crate) fn run_when_free(
+    shared: &Arc<Shared>,
+    transports: Arc<Transports>,
+    listen: Listen,
+    before: Option<JoinHandle<()>>,
+) -> Running {
     let (shared, wanted, bound) = (shared.clone(), listen.clone(), listen.address);
+    let listener: Arc<OnceLock<Arc<dyn Listener>>> = Arc::default();
+    let place = listener.clone();
     let task = tokio::spawn(async move {
+        if let Some(before) = before {
+            // It ends as soon as it is told to.
+            let _ = before.await;
+        }
         loop {
             match bind_anew(&transports, &wanted) {
                 Ok(bound) => {
                     info!(address = %bound.addr, transport = wanted.transport, "listening again");
                     let terms = Terms::of(&wanted, &shared.setup().config);
+                    let _ = place.set(bound.listener.clone());
+                    drop(place);
                     break accept(shared, bound.listener, terms).await;
                 }
                 Err(error) => {
@@ -74,17 +90,17 @@ pub(crate) fn run_when_free(shared: &Arc<Shared>, transports: Arc<Transports>, l
             }
         }
     });
-    Running { listen, bound, task }
+    Running { listen, bound, task, listener }
 }
 
 fn bind_anew(transports: &Transports, listen: &Listen) -> Result<Bound, phoebus_net::Error> {
     let listener = transports.listen(listen)?;
     let addr = listener.local_addr().unwrap_or(listen.address);
-    Ok(Bound { listen: listen.clone(), listener, addr })
+    Ok(Bound { listen: listen.clone(), listener: listener.into(), addr })
 }
 
 /// Accepts for ever. Nothing is read here, so that no peer holds up another.
-async fn accept(shared: Arc<Shared>, listener: Box<dyn Listener>, terms: Arc<Terms>) {
+async fn accept(shared: Arc<Shared>, listener: Arc<dyn Listener>, terms: Arc<Terms>) {
     loop {
         match listener.accept().await {
             Ok((accepted, from)) => connection::serve(&shared, accepted, from, terms.clone()),

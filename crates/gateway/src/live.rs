@@ -4,6 +4,7 @@ use crate::pool::{Pool, is_believed};
 use crate::relay::{Failure, Side};
 use crate::reserve::{Held, Reservations, Segment, TooMuch};
 use crate::survey::Mark;
+use crate::suspicion::Neighbour;
 use crate::transports::shows_death;
 use phoebus_net::transport::Security;
 use phoebus_net::{Stats, Stream};
@@ -206,6 +207,17 @@ impl Live {
         hidden && self.streams(side).iter().all(|stream| is_believed(beacon, stream.security()))
     }
 
+    /// The sides on which it has a hop with `neighbour` that [dies with](Self::dies_with) such a beacon.
+    fn hidden_with(&self, neighbour: &Neighbour, beacon: Security) -> impl Iterator<Item = Side> {
+        let Facts { from, next, instance, .. } = &self.facts;
+        let is_with = match neighbour {
+            Neighbour::Peer(peer) => [from == peer, next == peer],
+            Neighbour::Client(own) => [*own != 0 && own == instance, false],
+        };
+        let sides = [Side::First, Side::Second].into_iter().zip(is_with);
+        sides.filter_map(move |(side, is_with)| (is_with && self.dies_with(side, beacon)).then_some(side))
+    }
+
     /// Of how many connections a hop has consisted.
     pub(crate) fn stream_count(&self, side: Side) -> usize {
         1 + self.further[side as usize].load(Ordering::Relaxed)
@@ -295,28 +307,24 @@ impl Sessions {
         self.lock().values().cloned().collect()
     }
 
-    /// Ends those that go to or come from `peer`, which has died, by a transport that does not show it, and about which a beacon
-    /// of this protection is believed. Returns how many.
-    pub(crate) fn peer_died(&self, peer: &str, beacon: Security) -> usize {
-        let hit = |live: &&Arc<Live>| {
-            let Facts { from, next, .. } = &live.facts;
-            let sides = [(from, Side::First), (next, Side::Second)];
-            sides.into_iter().any(|(who, side)| who == peer && live.dies_with(side, beacon))
+    /// Ends those with `neighbour` that were open `before` that time, by a transport that does not show its death, and about which
+    /// a beacon of this protection is believed: the neighbour has died. Returns how many.
+    pub(crate) fn died(&self, neighbour: &Neighbour, beacon: Security, before: Instant) -> usize {
+        let reason = match neighbour {
+            Neighbour::Peer(peer) => format!("{peer} has died"),
+            Neighbour::Client(_) => "the client's agent has died".to_owned(),
         };
+        let hit = |live: &&Arc<Live>| live.since <= before && live.hidden_with(neighbour, beacon).next().is_some();
         let all = self.all();
-        let hit = all.iter().filter(hit);
-        hit.map(|live| live.end(Code::Reset, format!("{peer} has died"))).count()
+        all.iter().filter(hit).map(|live| live.end(Code::Reset, &*reason)).count()
     }
 
-    /// The same for those that came from a client's agent, which is this process.
-    pub(crate) fn client_died(&self, instance: u64, beacon: Security) -> usize {
-        let hit = |live: &&Arc<Live>| {
-            let own = live.facts.instance;
-            own != 0 && own == instance && live.dies_with(Side::First, beacon)
+    /// The connections of those sessions with `neighbour` that would be ended so.
+    pub(crate) fn streams_with(&self, neighbour: &Neighbour, beacon: Security) -> Vec<Arc<Stream>> {
+        let of = |live: &Arc<Live>| -> Vec<_> {
+            live.hidden_with(neighbour, beacon).flat_map(|side| live.streams(side)).collect()
         };
-        let all = self.all();
-        let hit = all.iter().filter(hit);
-        hit.map(|live| live.end(Code::Reset, "the client's agent has died")).count()
+        self.all().iter().flat_map(of).collect()
     }
 
     pub(crate) fn len(&self) -> usize {

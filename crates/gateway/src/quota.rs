@@ -68,8 +68,8 @@ impl Drop for Slot {
     }
 }
 
-/// One customer has one IPv4 address, or 2^64 IPv6 ones.
-fn key(source: IpAddr) -> IpAddr {
+/// Whom an address stands for: one customer has one IPv4 address, or 2^64 IPv6 ones.
+pub(crate) fn key(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V6(addr) => IpAddr::V6(Ipv6Addr::from_bits(addr.to_bits() & !u128::from(u64::MAX))),
         v4 => v4,

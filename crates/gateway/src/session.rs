@@ -125,7 +125,7 @@ impl Ready {
         }
         count(&shared.counters.opened);
         let framed = self.mode == Mode::Framed;
-        let ends = self.ends(&first);
+        let ends = self.ends(&first, setup.config.limits.control_frames.get());
         // A raw connection carries this session alone.
         let start = if framed { first.stats().unwrap_or_default() } else { Stats::default() };
         // Boxed before it is lent, or the session's task would keep room for it.
@@ -135,14 +135,17 @@ impl Ready {
         let ended = relay.run(&self.listed).await;
         let refusal = self.account(shared, &ended, &first, &start, &relay);
         let Self { hop, offer, listed, slot, .. } = *self;
-        drop((slot, listed));
+        // The session is over; its descriptors are counted as long as they are in use.
+        drop(listed);
         if let Err(broken) = ended {
             let code = broken.failure.code();
             [&first, &hop.stream].into_iter().for_each(|stream| stream.blame(code));
             // Nothing but the relay may keep the connections open any longer.
             let lent = hop.lent.map(|(pool, warm)| (pool, warm.unplugged()));
-            drop((first, hop.stream, offer));
-            let [first, second] = Box::pin(relay.part(&refusal.message(&setup.config.name), &broken)).await;
+            let held = Arc::new((slot, offer.map(Offer::into_slots), hop.slots));
+            drop((first, hop.stream));
+            let parted = async move { relay.part(&refusal.message(&setup.config.name), &broken, &held).await };
+            let [first, second] = Box::pin(parted).await;
             if let (Some((pool, unplugged)), Some(stream)) = (lent, second) {
                 pool.put_back(unplugged.plug(stream));
             }
@@ -161,17 +164,19 @@ impl Ready {
     }
 
     /// Both connections as a relay has them, with those that are to join them.
-    fn ends(&self, first: &Arc<Stream>) -> (End, End) {
+    fn ends(&self, first: &Arc<Stream>, control_frames: u32) -> (End, End) {
         let second = &self.hop.stream;
         let roster = self.hop.lent.as_ref().and_then(|(pool, warm)| pool.attach(warm, self.hop.streams));
         let first = match (self.mode, &self.offer) {
-            (Mode::Framed, Some(offer)) => End::bundle(first.clone(), Role::Acceptor, offer.roster.clone()),
-            (Mode::Framed, None) => End::framed(first.clone(), Role::Acceptor),
+            (Mode::Framed, Some(offer)) => {
+                End::bundle(first.clone(), Role::Acceptor, offer.roster.clone(), control_frames)
+            }
+            (Mode::Framed, None) => End::framed(first.clone(), Role::Acceptor, control_frames),
             (Mode::Raw, _) => End::raw(first.clone()),
         };
         let second = match (self.hop.mode(), roster) {
-            (Mode::Framed, Some(roster)) => End::bundle(second.clone(), Role::Initiator, roster),
-            (Mode::Framed, None) => End::framed(second.clone(), Role::Initiator),
+            (Mode::Framed, Some(roster)) => End::bundle(second.clone(), Role::Initiator, roster, control_frames),
+            (Mode::Framed, None) => End::framed(second.clone(), Role::Initiator, control_frames),
             (Mode::Raw, _) => End::raw(second.clone()),
         };
         (first, second)

@@ -9,10 +9,12 @@ use crate::pool::{Own, Pool, Timeouts};
 use crate::quota::{Quota, Slot};
 use crate::reserve::{Reservations, Terms};
 use crate::seen::Seen;
+use crate::suspicion::Suspects;
 use crate::transports::Transports;
 use crate::workers::Workers;
 use phoebus_net::PipePool;
 use phoebus_net::host::Host;
+use phoebus_net::names::Names;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
@@ -48,6 +50,8 @@ pub(crate) struct Shared {
     /// All accepted connections.
     pub(crate) connected: Arc<Quota>,
     pub(crate) seen: Seen,
+    /// Neighbours that may have died.
+    pub(crate) suspects: Suspects,
     /// Sessions that others may bring connections for.
     pub(crate) bundles: Arc<Bundles>,
     /// Connections of hops beside the first of each.
@@ -62,13 +66,15 @@ pub(crate) struct Setup {
     pub(crate) config: Config,
     pub(crate) transports: Arc<Transports>,
     pub(crate) peers: BTreeMap<String, Arc<Pool>>,
+    /// Resolves the names of destinations.
+    pub(crate) names: Arc<Names>,
     /// Sessions at a time, and from one source.
     pub(crate) sessions: u32,
     pub(crate) sessions_per_source: u32,
     /// The most that is buffered of one direction of a session.
     pub(crate) buffer: u64,
     /// Which process this is, of those that ever had its name.
-    instance: u64,
+    pub(crate) instance: u64,
     /// Connections of hops beside the first of each, at a time.
     beside: u32,
 }
@@ -86,6 +92,7 @@ impl Setup {
             transport: limits.transport_timeout.0.min(limits.handshake_timeout.0),
             retry: limits.transport_retry.0,
             probe: limits.probe_interval.0,
+            silence: limits.silence_timeout.0,
         };
         let same = |old: &&Self| {
             let named = |config: &Config| (config.name.clone(), config.contact.clone());
@@ -109,7 +116,10 @@ impl Setup {
         let peers = config.peers.values().filter_map(pool).collect();
         let per_source = limits.sessions_per_source.map_or(sessions.div_ceil(2), |n| n.get());
         let buffer = config.buffer().unwrap_or_else(|| Host::read().buffer_max());
-        Self { peers, sessions, sessions_per_source: per_source, buffer, beside, instance, config, transports }
+        let [lookups, from_one] = [limits.lookups, limits.lookups_per_source].map(|n| n.get() as usize);
+        let names = old.map(|old| old.names.clone()).filter(|names| names.is_for(lookups, from_one));
+        let names = names.unwrap_or_else(|| Arc::new(Names::new(lookups, from_one)));
+        Self { peers, names, sessions, sessions_per_source: per_source, buffer, beside, instance, config, transports }
     }
 }
 
@@ -128,6 +138,7 @@ impl Shared {
             clients: Arc::default(),
             connected: Arc::default(),
             seen: Seen::default(),
+            suspects: Suspects::default(),
             bundles: Arc::default(),
             beside: Arc::default(),
             counters: Counters::default(),

@@ -28,14 +28,21 @@ pub(crate) struct Transports {
 }
 
 impl Transports {
-    /// All that `config` may use. QUIC has threads and a secret of its own, and is only there where it is named.
-    pub(crate) fn new(config: &Config) -> Result<Self, StartError> {
+    /// All that `config` may use, instead of those of the configuration `before`, whose addresses can be taken over. QUIC has
+    /// threads and a secret of its own, and is only there where it is named.
+    pub(crate) fn new(config: &Config, before: Option<&Self>) -> Result<Self, StartError> {
         let (mut registry, mut quic) = (Registry::standard(), None);
+        if let Some(udt) = before.and_then(|before| before.registry.get("udt")) {
+            registry.add(udt.clone());
+        }
         if let Some(credentials) = config.credentials.as_ref().filter(|_| names_quic(config)) {
             let reset_key = config.reset_key.as_deref().map(ResetKey::load_or_create).transpose();
             let reset_key = reset_key.map_err(StartError::ResetKey)?;
             let options = Options { reset_key, ..Options::default() };
-            let made = Arc::new(Quic::new(credentials.clone(), options).map_err(StartError::Threads)?);
+            let made = Arc::new(match before.and_then(|before| before.quic.as_ref()) {
+                Some(before) => before.successor(credentials.clone(), options),
+                None => Quic::new(credentials.clone(), options).map_err(StartError::Threads)?,
+            });
             registry.add(made.clone());
             quic = Some(made);
         }

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{Builder, Handle, Id};
 use tokio::sync::oneshot;
 
-/// Threads of each worker for name resolution, which the C library does only by blocking; more names at a time wait.
+/// Threads of each worker for the names of peers, which the C library resolves only by blocking; more names at a time wait. Those of
+/// destinations have threads of their own ([`phoebus_net::names`]).
 const RESOLVERS: usize = 16;
 
 /// All of a gateway's threads.

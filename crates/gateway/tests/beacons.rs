@@ -6,10 +6,12 @@ mod support;
 
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::Hello;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
-use support::{ALLOW_ALL, Certificates, PATIENCE, Pg, address, assert_reset, exchange, pattern, reset, session};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use support::{ALLOW_ALL, Certificates, PATIENCE, Pg, address, exchange, pattern, reset, session};
 
 /// How pg1 reaches pg2, whose connections need no protection on the part of the configuration, and how pg2 listens for that.
 #[derive(Clone, Copy)]
@@ -83,7 +85,7 @@ fn a_beacon_in_the_clear_says_nothing_about_what_is_protected() {
         let second = Pg::start_at(addrs[1], "pg2", &second);
         let gateway = Pg::start_at(addrs[0], "pg1", &first(hop, &certificates.issue("pg1"), addrs[1]));
         gateway.until(|status| status.pools[0].idle > 0, "a connection is ready");
-        let (mut client, server, _) = session(&gateway, |ask| ask);
+        let (client, server, _) = session(&gateway, |ask| ask);
         reset(forged(addrs[1]));
         if hop.is_protected {
             // By then it was read, or the next one would not have been answered; and once more, in case that was served elsewhere.
@@ -94,8 +96,177 @@ fn a_beacon_in_the_clear_says_nothing_about_what_is_protected() {
             exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
             assert_eq!((gateway.quiet(), second.quiet()), ((1, 0), (1, 0)), "{}", hop.peer);
         } else {
-            // Bare UDT is as easily ended itself.
-            assert_reset(&mut client);
+            // Bare UDT is as easily ended itself, but not by this.
+            exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+        }
+    }
+}
+
+/// Somebody between two hosts, who can see and send TCP packets: passes connections on to `to`, and resets them.
+struct Observer {
+    at: SocketAddr,
+    /// Nobody is there any more.
+    dead: Arc<AtomicBool>,
+    /// How many connections there were, and before which one all are to be reset.
+    seen: Arc<AtomicU32>,
+    reset_before: Arc<AtomicU32>,
+}
+
+impl Observer {
+    fn before(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind((to.ip(), 0)).unwrap();
+        let (seen, reset_before) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (at, dead) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+        let observer = Self { at, dead: dead.clone(), seen: seen.clone(), reset_before: reset_before.clone() };
+        std::thread::spawn(move || {
+            for near in listener.incoming() {
+                if dead.load(Ordering::SeqCst) {
+                    break;
+                }
+                let (near, number) = (near.unwrap(), seen.fetch_add(1, Ordering::SeqCst));
+                let Ok(far) = TcpStream::connect(to) else { continue };
+                let reset_before = reset_before.clone();
+                std::thread::spawn(move || pass_on([near, far], || reset_before.load(Ordering::SeqCst) > number));
+            }
+        });
+        observer
+    }
+
+    /// Resets the connections that there are, and refuses others.
+    fn dies(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        // Until it is looked at, the port takes one more.
+        while TcpStream::connect(self.at).is_ok() {}
+        self.reset_before.store(u32::MAX, Ordering::SeqCst);
+    }
+
+    /// Resets the connections that there are, at both ends, and waits until another is there.
+    fn reset_all(&self) {
+        let seen = self.seen.load(Ordering::SeqCst);
+        self.reset_before.store(seen, Ordering::SeqCst);
+        let start = Instant::now();
+        while self.seen.load(Ordering::SeqCst) == seen {
+            assert!(start.elapsed() < PATIENCE, "no other beacon is lit");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Passes bytes on until an end closes or `is_reset` says so.
+fn pass_on(ends: [TcpStream; 2], is_reset: impl Fn() -> bool) {
+    ends.iter().for_each(|end| end.set_nonblocking(true).unwrap());
+    let mut piece = [0; 4096];
+    while !is_reset() {
+        for (mut from, mut to) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
+            match from.read(&mut piece) {
+                // Handshakes always fit the socket's buffer.
+                Ok(n) if n > 0 => to.write_all(&piece[..n]).unwrap(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                _ => return,
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ends.into_iter().for_each(reset);
+}
+
+#[test]
+fn a_forged_reset_ends_no_session() {
+    const SILENCE: Duration = Duration::from_secs(2);
+    let hop = |transport: &str, security: &str| {
+        let (certificates, addrs) = (Certificates::new(), [address(), address()]);
+        let limits = format!("[limits]\nsilence_timeout = \"{}s\"\n", SILENCE.as_secs());
+        let observer = Observer::before(addrs[1]);
+        let second = format!(
+            "{}[[listen]]\naddress = \"{}\"\ntransport = \"{transport}\"\n{security}\n[[peer]]\nname = \"pg1\"\n\
+             address = \"{}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = 0 }}\n{ALLOW_ALL}{limits}",
+            certificates.issue("pg2"),
+            addrs[1],
+            addrs[0]
+        );
+        let second = Pg::start_at(addrs[1], "pg2", &second);
+        let first = format!(
+            "{}[[peer]]\nname = \"pg2\"\naddress = \"{}\"\ntransport = \"auto\"\nallowed = [\"{transport}/{}\"]\n\
+             pool = {{ min = 1 }}\n[[route]]\nto = \"*\"\nvia = \"pg2\"\n{ALLOW_ALL}{limits}",
+            certificates.issue("pg1"),
+            observer.at,
+            addrs[1].port()
+        );
+        let first = Pg::start_at(addrs[0], "pg1", &first);
+        first.until(|status| status.pools[0].idle > 0, "a connection is ready");
+        let start = Instant::now();
+        while session(&first, |ask| ask).2.notes.iter().any(|note| note.contains("no TCP connection beside it")) {
+            assert!(start.elapsed() < PATIENCE, "no beacon is lit");
+        }
+        let (client, server, _) = session(&first, |ask| ask);
+        observer.reset_all();
+        // The session says nothing itself for as long as would do to be taken for dead.
+        std::thread::sleep(SILENCE + Duration::from_secs(1));
+        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+        drop((first, second));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| hop("quic", ""));
+        scope.spawn(|| hop("udt", "security = \"encrypt\""));
+    });
+}
+
+/// Passes datagrams on between one host and `to`, at this address, until it is told to drop them.
+fn datagrams(at: std::net::IpAddr, to: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
+    let socket = UdpSocket::bind((at, 0)).unwrap();
+    let (here, drops) = (socket.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+    let cut = drops.clone();
+    std::thread::spawn(move || {
+        let (mut piece, mut near) = (vec![0; 65536], None);
+        while let Ok((n, from)) = socket.recv_from(&mut piece) {
+            let next = if from == to { near } else { Some(to) };
+            if from != to {
+                near = Some(from);
+            }
+            if let (Some(next), false) = (next, cut.load(Ordering::SeqCst)) {
+                // What is lost is sent again.
+                let _ = socket.send_to(&piece[..n], next);
+            }
+        }
+    });
+    (here, drops)
+}
+
+#[test]
+fn a_new_session_to_a_peer_that_has_died_is_refused_as_soon_as_its_port_refuses() {
+    for (transport, security) in [("quic", "encrypt"), ("udt", "encrypt")] {
+        let (certificates, addrs) = (Certificates::new(), [address(), address()]);
+        let observer = Observer::before(addrs[1]);
+        let (by, drops) = datagrams(addrs[1].ip(), addrs[1]);
+        let second = format!(
+            "{}[[listen]]\naddress = \"{}\"\ntransport = \"{transport}\"\nsecurity = \"{security}\"\n[[peer]]\nname = \"pg1\"\n\
+             address = \"{}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = 0 }}\n{ALLOW_ALL}",
+            certificates.issue("pg2"),
+            addrs[1],
+            addrs[0]
+        );
+        let _second = Pg::start_at(addrs[1], "pg2", &second);
+        // There is more patience than a test has.
+        let first = format!(
+            "{}[[peer]]\nname = \"pg2\"\naddress = \"{}\"\ntransport = \"auto\"\nallowed = [\"{transport}/{}\"]\n\
+             pool = {{ min = 1 }}\n[[route]]\nto = \"*\"\nvia = \"pg2\"\n{ALLOW_ALL}\
+             [limits]\nhandshake_timeout = \"600s\"\nconnect_timeout = \"600s\"\nsilence_timeout = \"600s\"\n",
+            certificates.issue("pg1"),
+            observer.at,
+            by.port()
+        );
+        let first = Pg::start_at(addrs[0], "pg1", &first);
+        let start = Instant::now();
+        while session(&first, |ask| ask).2.notes.iter().any(|note| note.contains("no TCP connection beside it")) {
+            assert!(start.elapsed() < PATIENCE, "no beacon is lit");
+        }
+        drops.store(true, Ordering::SeqCst);
+        observer.dies();
+        let (_listener, to) = support::destination();
+        for _ in 0..2 {
+            let no = support::Ask::to(to).ask(first.addr).unwrap_err();
+            assert_eq!((no.code, no.hop.as_str()), (phoebus_proto::session::Code::Refused, "pg2"), "{no:?}");
+            assert!(no.reason.contains("its TCP port refuses connections"), "{no:?}");
         }
     }
 }

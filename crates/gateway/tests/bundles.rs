@@ -160,6 +160,19 @@ fn a_reset_passes_in_both_directions() {
     }
 }
 
+/// Waits until nothing has moved for a while, since whoever is at the end of the path does not read. How much has passed by then.
+fn until_full(pg: &Pg) -> u64 {
+    let mut before = u64::MAX;
+    loop {
+        let now = pg.status().sessions[0].bytes_up;
+        if now == before {
+            return now;
+        }
+        before = now;
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    }
+}
+
 #[test]
 fn a_receiver_that_stops_holds_up_the_sender_and_loses_nothing() {
     let (pg1, pg2) = pair(("tcp", "none"), 4);
@@ -171,16 +184,7 @@ fn a_receiver_that_stops_holds_up_the_sender_and_loses_nothing() {
             (&client).write_all(&bytes).unwrap();
             client.shutdown(Shutdown::Write).unwrap();
         });
-        // The sender has met a full path when nothing has moved for a while.
-        let mut before = u64::MAX;
-        loop {
-            let now = pg2.status().sessions[0].bytes_up;
-            if now == before {
-                break;
-            }
-            before = now;
-            std::thread::sleep(std::time::Duration::from_millis(300));
-        }
+        let before = until_full(&pg2);
         assert!(before < bytes.len() as u64, "memory is not bounded");
         let mut got = Vec::new();
         (&server).read_to_end(&mut got).unwrap();
@@ -270,18 +274,91 @@ fn pair_by_way(most: usize) -> (Pg, Pg, Way) {
 fn a_connection_that_breaks_fails_the_session_at_both_ends() {
     for (number, resets) in [(0, true), (1, true), (3, true), (1, false), (2, false)] {
         let (pg1, pg2, way) = pair_by_way(usize::MAX);
-        let (mut client, mut server, _) = session(&pg1, |ask| ask);
+        let (client, server, _) = session(&pg1, |ask| ask);
         until_joined(&pg1, &pg2, 4);
-        let bytes = pattern(700_000, 4);
-        client.write_all(&bytes).unwrap();
-        expect(&mut server, &bytes);
-        way.cut(number, resets);
-        assert_reset(&mut client);
-        assert_reset(&mut server);
+        std::thread::scope(|scope| {
+            // All connections have something under way when the path is full.
+            let bytes = pattern(40_000_000, 4);
+            let mut to = client.try_clone().unwrap();
+            let writer = scope.spawn(move || to.write_all(&bytes));
+            until_full(&pg2);
+            way.cut(number, resets);
+            let error =
+                (&server).read_to_end(&mut Vec::new()).expect_err("a session that was cut must not end cleanly");
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            // Whoever meets the reset first is told of it, once.
+            let told = writer.join().unwrap().is_err() || (&client).read_to_end(&mut Vec::new()).is_err();
+            assert!(told, "the client takes the session for ended");
+        });
         assert_eq!((pg1.quiet(), pg2.quiet()), ((0, 1), (0, 1)), "connection {number}, reset {resets}");
         let (client, server, _) = session(&pg1, |ask| ask);
         exchange(client, server, &pattern(500_001, 1), &pattern(400_001, 2));
     }
+}
+
+#[test]
+fn a_connection_that_carried_nothing_is_no_loss() {
+    for (number, resets) in [(0, true), (1, true), (3, false)] {
+        let (pg1, pg2, way) = pair_by_way(usize::MAX);
+        let (mut client, mut server, _) = session(&pg1, |ask| ask);
+        until_joined(&pg1, &pg2, 4);
+        way.cut(number, resets);
+        // Both gateways hear of it before they choose where to send.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        for (up, down) in [(&b"up"[..], &b"down"[..]), (&pattern(2_000_003, 1), &pattern(1_000_003, 2))] {
+            std::thread::scope(|scope| {
+                let mut client = client.try_clone().unwrap();
+                scope.spawn(move || client.write_all(up).unwrap());
+                expect(&mut server, up);
+            });
+            std::thread::scope(|scope| {
+                let mut server = server.try_clone().unwrap();
+                scope.spawn(move || server.write_all(down).unwrap());
+                expect(&mut client, down);
+            });
+        }
+        exchange(client, server, b"end", b"end");
+        assert_eq!((pg1.quiet(), pg2.quiet()), ((1, 0), (1, 0)), "connection {number}, reset {resets}");
+    }
+}
+
+/// What comes on `stream` in DATA frames until that is `len` bytes.
+fn data(stream: &mut TcpStream, len: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    while all.len() < len {
+        let mut header = [0; 16];
+        stream.read_exact(&mut header).unwrap();
+        if header[0] == 1 {
+            let start = all.len();
+            all.resize(start + u32::from_be_bytes(header[4..8].try_into().unwrap()) as usize, 0);
+            stream.read_exact(&mut all[start..]).unwrap();
+        }
+    }
+    all
+}
+
+#[test]
+fn a_connection_that_only_the_acceptor_knows_of_carries_nothing_and_is_no_loss() {
+    let pg = Pg::start("pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
+    let (mut first, mut server, session, token) = open(pg.addr, "pg1", 3);
+    // Its answer may never have come here.
+    let lane = attach(pg.addr, "pg1", (session, &token, 1)).unwrap();
+    pg.until(|status| status.sessions[0].hops[0].streams == 2, "it has joined");
+    let bytes = pattern(300_000, 6);
+    server.write_all(&bytes).unwrap();
+    assert!(data(&mut first, bytes.len()) == bytes, "something went where nobody looks");
+    reset(lane);
+    let mut one = Exchange::striped(Role::Initiator);
+    first.write_all(&[&one.data(2).unwrap()[..], b"up"].concat()).unwrap();
+    expect(&mut server, b"up");
+    server.write_all(b"down").unwrap();
+    assert_eq!(data(&mut first, 4), b"down");
+    // Once it has been heard there, it is used.
+    let mut lane = attach(pg.addr, "pg1", (session, &token, 2)).unwrap();
+    lane.write_all(&Exchange::striped(Role::Initiator).ping(1)).unwrap();
+    let mut pong = [0; 16];
+    lane.read_exact(&mut pong).unwrap();
+    assert_eq!(pong[0], 6);
 }
 
 #[test]
@@ -376,6 +453,7 @@ fn nobody_joins_who_should_not() {
 
     // Late: the session is over.
     reset(first);
+    reset(lane);
     assert_reset(&mut server);
     pg.until(|status| status.sessions.iter().all(|open| open.session != session.to_string()), "it has ended");
     assert_eq!(try_attach("pg1", session, &token, 2), refused, "a session that is over");

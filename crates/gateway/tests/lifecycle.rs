@@ -173,3 +173,158 @@ fn idle_connections_are_closed_when_old_and_replaced_when_dead() {
     let _second = start_second();
     first.until(|status| status.pools[0].dialled > dialled && status.pools[0].idle == 1, "the dead one was replaced");
 }
+
+/// Two gateways with a hop of this transport, both profiles called "hop": what the listener and the peer have as congestion control.
+struct Hop {
+    addrs: [std::net::SocketAddr; 2],
+    tls: [String; 2],
+    transport: &'static str,
+    security: &'static str,
+    certificates: Certificates,
+}
+
+impl Hop {
+    fn new(transport: &'static str, security: &'static str) -> Self {
+        let certificates = Certificates::new();
+        let tls = ["pg1", "pg2"].map(|name| certificates.issue(name));
+        Self { addrs: [address(), address()], tls, transport, security, certificates }
+    }
+
+    fn text(&self, n: usize, control: &str, more: &str) -> String {
+        let Self { addrs, tls, transport, security, .. } = self;
+        let (own, next, peer) = (addrs[n], addrs[1 - n], ["pg2", "pg1"][n]);
+        let route = if n == 0 { "[[route]]\nto = \"*\"\nvia = \"pg2\"\n" } else { "" };
+        format!(
+            "{}[[listen]]\naddress = \"{own}\"\ntransport = \"{transport}\"\nsecurity = \"{security}\"\nprofile = \"hop\"\n\
+             [[peer]]\nname = \"{peer}\"\naddress = \"{next}\"\ntransport = \"{transport}\"\nsecurity = \"{security}\"\n\
+             from = [\"127.0.0.0/8\"]\npool = {{ min = 0 }}\nprofile = \"hop\"\n{route}{ALLOW_ALL}\
+             [profile.hop]\ncongestion_control = \"{control}\"\n{more}",
+            tls[n]
+        )
+    }
+
+    fn start(&self, n: usize, control: &str, more: &str) -> Pg {
+        Pg::start_at(self.addrs[n], ["pg1", "pg2"][n], &self.text(n, control, more))
+    }
+}
+
+/// The congestion controls with which `pg` sends to the client's side of its sessions.
+fn controls_back(pg: &Pg) -> Vec<String> {
+    let stats = |session: &phoebus_gateway::SessionStatus| session.hops[0].stats.clone();
+    let mut all: Vec<_> = pg.status().sessions.iter().filter_map(stats).map(|stats| stats.congestion_control).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_listener_has_its_new_profile_at_once_though_old_connections_go_on() {
+    for (transport, security, old, new) in [
+        ("quic", "encrypt", "model", "reno"),
+        ("udt", "encrypt", "model", "native"),
+        ("udt", "none", "model", "native"),
+    ] {
+        let hop = Hop::new(transport, security);
+        let (second, first) = (hop.start(1, old, ""), hop.start(0, old, ""));
+        let (client, server, _) = session(&first, |ask| ask);
+        // Over UDT the next session goes over the connection of the one before.
+        let rounds = if transport == "quic" { 2 } else { 1 };
+        for round in 0..rounds {
+            second.reload("pg2", &hop.text(1, [new, old][round], ""));
+            let again = session(&first, |ask| ask);
+            second.until(|status| status.sessions.len() == 2, "both sessions are open");
+            let mut wanted = [old, [new, old][round]];
+            wanted.sort_unstable();
+            assert_eq!(controls_back(&second), wanted, "{transport}, {security}");
+            exchange(again.0, again.1, &pattern(300_000, 3), &pattern(200_000, 4));
+            second.until(|status| status.sessions.len() == 1, "the second session is over");
+        }
+        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+        let all = 1 + rounds as u64;
+        assert_eq!((first.quiet(), second.quiet()), ((all, 0), (all, 0)));
+    }
+}
+
+#[test]
+fn a_listener_has_other_certificates_at_once_though_old_connections_go_on() {
+    for (transport, security) in [("quic", "encrypt"), ("udt", "encrypt")] {
+        let mut hop = Hop::new(transport, security);
+        let (second, first) = (hop.start(1, "model", ""), hop.start(0, "model", ""));
+        let (client, server, _) = session(&first, |ask| ask);
+        hop.tls[1] = hop.certificates.issue_as("other", "pg2", 365);
+        second.reload("pg2", &hop.text(1, "model", ""));
+        let again = session(&first, |ask| ask);
+        exchange(again.0, again.1, b"up", b"down");
+        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+    }
+}
+
+#[test]
+fn a_peer_is_reached_with_its_new_profile_though_old_connections_go_on() {
+    let hop = Hop::new("quic", "encrypt");
+    let (second, first) = (hop.start(1, "model", ""), hop.start(0, "model", ""));
+    let (client, server, report) = session(&first, |ask| ask);
+    assert_eq!(report.congestion_controls[0], "model");
+    first.reload("pg1", &hop.text(0, "reno", ""));
+    let again = session(&first, |ask| ask);
+    assert_eq!(again.2.congestion_controls[0], "reno");
+    // What a connection cannot change while it is open is a matter of the profile, too.
+    first.reload("pg1", &hop.text(0, "reno", "receive_buffer = \"4MiB\"\n"));
+    let third = session(&first, |ask| ask);
+    let buffers = |status: &phoebus_gateway::Status| -> Vec<_> {
+        let stats = |session: &phoebus_gateway::SessionStatus| session.hops[1].stats.clone();
+        status.sessions.iter().filter_map(stats).map(|stats| stats.receive_buffer).collect()
+    };
+    assert_eq!(buffers(&first.status()).iter().filter(|buffer| **buffer == 4 << 20).count(), 1);
+    for (client, server) in [(client, server), (again.0, again.1), (third.0, third.1)] {
+        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+    }
+    assert_eq!((first.quiet(), second.quiet()), ((3, 0), (3, 0)));
+}
+
+#[test]
+fn openings_over_quic_that_were_refused_count_no_longer_than_they_last() {
+    let hop = Hop::new("quic", "encrypt");
+    // Whoever comes here is a stranger, and shares an address with others.
+    let few = format!(
+        "{}[[listen]]\naddress = \"{}\"\ntransport = \"quic\"\n[[allow]]\nfrom = [\"certificate:other\"]\n\
+         to = [\"127.0.0.0/8\"]\n[limits]\nhandshakes_per_source = 8\nhandshake_timeout = \"600s\"\n",
+        hop.tls[1], hop.addrs[1]
+    );
+    let second = Pg::start_at(hop.addrs[1], "pg2", &few);
+    let (_listener, to) = destination();
+    // Each keeps what it is left with. Their beacons, which ask for nothing, are counted.
+    let start = |addr: std::net::SocketAddr| {
+        Pg::start_at(addr, "pg1", &hop.text(0, "auto", "").replace(&hop.addrs[0].to_string(), &addr.to_string()))
+    };
+    let agents: Vec<_> = (0..6).map(|_| start(address())).collect();
+    for agent in &agents {
+        assert_eq!(Ask::to(to).ask(agent.addr).unwrap_err().code, Code::NotAllowed);
+    }
+    assert_eq!(second.status().totals.handshakes_shed, 0);
+}
+
+#[test]
+fn a_gateway_that_drains_says_so_at_once_over_any_transport() {
+    for transport in ["quic", "udt"] {
+        let hop = Hop::new(transport, "encrypt");
+        let second = hop.start(1, "model", "");
+        // There is patience for more than a test's.
+        let first = hop.start(0, "model", "[limits]\nhandshake_timeout = \"600s\"\nconnect_timeout = \"600s\"\n");
+        let start = std::time::Instant::now();
+        while session(&first, |ask| ask).2.notes.iter().any(|note| note.contains("no TCP connection beside it")) {
+            assert!(start.elapsed() < PATIENCE, "no beacon is lit");
+        }
+        let (client, server, _) = session(&first, |ask| ask);
+        std::thread::scope(|scope| {
+            let drained = scope.spawn(|| second.runtime.block_on(second.gateway().drain()));
+            second.until(|status| status.draining, "it drains");
+            let (_listener, to) = destination();
+            let no = Ask::to(to).ask(first.addr).unwrap_err();
+            // It says so itself where it can still be asked; otherwise its port does.
+            assert!([Code::Draining, Code::Refused].contains(&no.code) && no.hop == "pg2", "{transport}: {no:?}");
+            assert!(no.reason.contains("shutting down"), "{transport}: {no:?}");
+            exchange(client, server, &pattern(300_000, 3), &pattern(300_000, 5));
+            assert_eq!(drained.join().unwrap(), 0);
+        });
+    }
+}

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod fake;
+#[path = "client/odd.rs"]
+mod odd;
 
 use fake::tools::{Does, Here, SOON, bytes, get, get_with, key, on, options, put, put_with, remote, says, within};
 use fake::{Client, Fake};

@@ -139,9 +139,16 @@ assert f.sendcmd('CKSM MD5 0 -1 text') == '213 ' + __import__('hashlib').md5(b'o
 assert f.sendcmd('CKSM CRC32C 4 3 text').startswith('213 ')
 assert 'Type=file' in f.sendcmd('MLST text'); assert 'Type=file' in f.sendcmd('MLSC')
 f.sendcmd('OPTS MLST Type;UNIX.mode;'); assert f.sendcmd('SITE CHMOD 600 text').startswith('250'); assert 'UNIX.mode=0600' in f.sendcmd('MLST text')
+assert f.storbinary('STOU', io.BytesIO(b'unique')).startswith('226')
+c = socket.create_connection(f.makepasv()); told = f.sendcmd('STOU'); assert told.startswith('150 FILE: stou-'), told
+c.sendall(b'told'); c.close(); assert f.voidresp().startswith('226')
+out = io.BytesIO(); f.retrbinary('RETR ' + told[10:], out.write); assert out.getvalue() == b'told'
+names = [n for n in f.nlst() if n.startswith('stou-')]; assert len(names) == 2 and told[10:] in names, names
+for name in names: f.delete(name)
+f.sendcmd('REST 3'); f.makepasv(); refused(f, 'STOU', '504')
 f.rename('text', 'y'); f.delete('y'); f.delete('x'); f.cwd('..'); f.rmd('d"q')
 for line, code in [('SIZE gone', '550'), ('RETR ../x', '553'), ('CWD data', '550'), ('MKD data', '550'), ('DELE gone', '550'),
-                   ('RNTO x', '503'), ('STOU', '502'), ('MODE B', '504'), ('TYPE E', '504'), ('ALLO x', '501'), ('NOPE', '500')]:
+                   ('RNTO x', '503'), ('MODE B', '504'), ('TYPE E', '504'), ('ALLO x', '501'), ('NOPE', '500')]:
     try: f.sendcmd(line); raise SystemExit(line + ' succeeded')
     except ftplib.Error as e: assert str(e).startswith(code), (line, e)
 f.set_pasv(False); f.voidcmd('TYPE I')
@@ -176,10 +183,16 @@ assert answer(f).startswith('426'); assert f.getresp().startswith('226'); s.clos
 assert f.size('old') == 3
 # A client that is gone, whose data connection ends as if all were well.
 s = f.transfercmd('STOR old'); s.sendall(b'x' * 100000); time.sleep(0.3); f.sock.close(); f.file.close(); s.close()
-# One that has said goodbye, and may close his side.
-q = login(); q.voidcmd('TYPE I'); s = q.transfercmd('STOR bye'); s.sendall(b'bye'); q.putcmd('QUIT'); q.sock.shutdown(socket.SHUT_WR)
-time.sleep(0.3); s.close(); assert answer(q).startswith('226'); assert q.getresp().startswith('221')
+# One that has said goodbye, and waits for the answer. If his side has ended he may have been killed, but not where the length is known.
+def goodbye(announced):
+    q = login(); q.voidcmd('TYPE I')
+    if announced: q.sendcmd('ALLO 3')
+    s = q.transfercmd('STOR bye'); s.sendall(b'bye'); q.putcmd('QUIT'); return q, s
+q, s = goodbye(False); s.close(); assert answer(q).startswith('226'); assert q.getresp().startswith('221')
 g = login(); g.voidcmd('TYPE I'); assert g.size('bye') == 3; g.delete('bye')
+for announced, code in (False, '426'), (True, '226'):
+    q, s = goodbye(announced); q.sock.shutdown(socket.SHUT_WR); time.sleep(0.3); s.close(); assert answer(q).startswith(code), code
+g.delete('bye')
 for _ in range(20): assert g.size('old') == 3; time.sleep(0.05)
 s = g.transfercmd('STOR new'); s.sendall(b'x' * 100000); reset(s); answer(g)
 try: g.size('new'); raise SystemExit('new is there')
@@ -192,6 +205,42 @@ for line, code in [('PORT 127,0,0,2,200,0', '504'), ('PORT 127,0,0,1,0,25', '504
     ok(&python(&serve, script));
     assert_eq!(fs::read(serve.path("old")).unwrap(), b"old");
     assert_eq!(serve.hidden(), Vec::<String>::new());
+}
+
+#[test]
+fn a_client_that_was_killed_has_stored_nothing() {
+    let serve = Serve::writable();
+    let script = r#"
+# The control connection's end comes later than the data's, as it does where the two take other paths.
+g = login(); g.voidcmd('TYPE I')
+for ahead in '', 'QUIT':
+    for i, pause in enumerate((0.001, 0.005, 0.01, 0.02, 0.03)):
+        f = login(); f.voidcmd('TYPE I'); s = f.transfercmd(f'STOR cut{ahead}{i}'); s.sendall(b'x' * 1000)
+        if ahead: f.putcmd(ahead)
+        s.close(); time.sleep(pause); f.sock.close(); f.file.close()
+time.sleep(1); assert g.nlst() == [], g.nlst()
+g.storbinary('STOR whole', io.BytesIO(b'abc')); assert g.nlst() == ['whole']
+"#;
+    ok(&python(&serve, script));
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}
+
+#[test]
+fn a_transfer_is_stopped_by_urgent_data() {
+    let serve = Serve::writable();
+    fs::write(serve.path("big"), bytes(64 << 20)).unwrap();
+    let script = r#"
+f = login(); f.voidcmd('TYPE I')
+# As ftplib does, all of it urgent; as Net::FTP and others do, Telnet's Synch before it; and with nothing under way.
+def by_ftplib(): f.sock.sendall(b'ABOR\r\n', socket.MSG_OOB)
+def by_synch(): f.sock.send(b'\xff\xf4\xff', socket.MSG_OOB); f.sock.sendall(b'\xf2ABOR\r\n')
+for abort in by_ftplib, by_synch:
+    s = f.transfercmd('RETR big'); s.recv(1000); abort()
+    assert answer(f).startswith('426'); assert f.getresp().startswith('226'); s.close()
+    abort(); assert answer(f).startswith('226')
+assert f.pwd() == '/'
+"#;
+    ok(&python(&serve, script));
 }
 
 #[test]
@@ -338,4 +387,75 @@ fn times_are_set_by_whichever_command_a_client_knows() {
     assert_eq!(modified("to 0"), 981_173_106);
     let refused = curl(&["--list-only", "-Q", "SITE UTIME yesterday x", &serve.url("")]);
     assert!(!refused.status.success(), "{refused:?}");
+}
+
+/// A draft holds what another client sends, and what a client put under its name would be taken for that.
+#[test]
+fn names_of_the_servers_own_drafts_are_not_for_clients() {
+    let serve = Serve::writable();
+    fs::write(serve.path("f"), "f").unwrap();
+    let script = r#"
+f = login(); f.voidcmd('TYPE I')
+for end in 'draft', 'journal', 'journal-next':
+    name = '.f.phoebus-' + end
+    for line in ['MKD ', 'RMD ', 'SITE CHMOD 666 ', 'MFMT 20200101000000 ', 'CKSM MD5 0 -1 ']:
+        try: f.sendcmd(line + name); raise SystemExit(line + name)
+        except ftplib.error_perm as e: assert str(e).startswith('553'), (line, e)
+    try: f.rename('f', name); raise SystemExit('rename to ' + name)
+    except ftplib.error_perm as e: assert str(e).startswith('553'), e
+    for line in ['STOR ', 'APPE ', 'RETR ']:
+        try: f.storbinary(line + name, io.BytesIO(b'x')); raise SystemExit(line + name)
+        except ftplib.error_perm as e: assert str(e).startswith('553'), (line, e)
+open(os.path.join(dir, '../root/.f.phoebus-draft'), 'w').close()
+assert f.size('.f.phoebus-draft') == 0
+try: f.rename('.f.phoebus-draft', 'g'); raise SystemExit('rename of a draft')
+except ftplib.error_perm as e: assert str(e).startswith('553'), e
+import fcntl
+with open(os.path.join(dir, '../root/.f.phoebus-draft')) as used:
+    fcntl.flock(used, fcntl.LOCK_EX)
+    for end in ['draft', 'journal']:
+        open(os.path.join(dir, '../root/.f.phoebus-' + end), 'a').close()
+        refused(f, 'DELE .f.phoebus-' + end, '450')
+# Listings leave them out, and they are listed by themselves.
+assert f.nlst() == ['f'], f.nlst()
+named = [line.split(' ')[-1] for line in f.sendcmd('SITE DRAFTS').split('\n')]
+assert sorted(named[1:-1]) == ['.f.phoebus-draft', '.f.phoebus-journal'], named
+f.delete('.f.phoebus-journal'); f.delete('.f.phoebus-draft')
+# What clients write until it is complete has names of theirs.
+f.storbinary('STOR .g.0123.phoebus-part', io.BytesIO(b'x')); f.rename('.g.0123.phoebus-part', 'g')
+"#;
+    ok(&python(&serve, script));
+    assert_eq!(fs::read(serve.path("g")).unwrap(), b"x");
+}
+
+#[test]
+fn drafts_that_nobody_goes_on_with_are_removed() {
+    let keep = |config: &mut phoebus_gridftp::server::Config| {
+        config.drafts.keep = Span(Duration::from_secs(1));
+        config.anonymous.as_mut().unwrap().quota.bytes = Some(ByteSize(100));
+    };
+    let serve = Serve::with(keep);
+    let reading = Serve::with(|config| {
+        keep(config);
+        config.anonymous.as_mut().unwrap().read_only = true;
+    });
+    for root in [serve.path(""), reading.path("")] {
+        fs::create_dir(root.join("sub")).unwrap();
+        for name in [".a.phoebus-draft", ".b.phoebus-draft", ".b.phoebus-journal", ".c.phoebus-part", ".d"] {
+            fs::write(root.join("sub").join(name), [0; 30]).unwrap();
+        }
+    }
+    let used = fs::File::open(serve.path("sub/.a.phoebus-draft")).unwrap();
+    used.lock().unwrap();
+    // They count against the quota until they are gone.
+    let put = "f = login(); f.voidcmd('TYPE I')\n";
+    ok(&python(&serve, &format!("{put}refused(f, 'ALLO 50', '552')")));
+    let begun = std::time::Instant::now();
+    while serve.path("sub/.b.phoebus-journal").exists() || serve.path("sub/.b.phoebus-draft").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "drafts stay");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let left = |serve: &Serve| fs::read_dir(serve.path("sub")).unwrap().count();
+    assert_eq!((left(&serve), left(&reading)), (3, 5));
+    ok(&python(&serve, &format!("{put}assert f.sendcmd('ALLO 5').startswith('200')")));
 }

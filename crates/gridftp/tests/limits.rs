@@ -5,13 +5,14 @@
 
 mod support;
 
-use phoebus_gridftp::server::Quota;
-use phoebus_gridftp::server::config::Tls;
+use phoebus_gridftp::server::config::{Tls, User};
+use phoebus_gridftp::server::{Quota, hash_password};
 use phoebus_proto::units::{ByteSize, Span};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::Command;
 use std::time::Duration;
+use support::credentials::Watch;
 use support::{Serve, bytes, ok, python, run};
 
 #[test]
@@ -105,13 +106,88 @@ out = io.BytesIO(); f.retrbinary('RETR d/x', out.write); assert out.getvalue() =
 }
 
 #[test]
+fn who_guesses_waits_and_nobody_waits_for_him() {
+    let root = tempfile::tempdir().unwrap();
+    let serve = Serve::with(|config| {
+        config.users = vec![User {
+            name: "jane".to_owned(),
+            password: Some(hash_password(b"secret").unwrap()),
+            root: root.path().to_owned(),
+            read_only: false,
+            quota: Quota::default(),
+            account: None,
+            third_party: false,
+        }];
+        config.limits.connections = 2000;
+        config.limits.failure_delay = Span(Duration::from_millis(100));
+    });
+    fs::write(serve.path("x"), "a few bytes").unwrap();
+    let script = r#"
+import resource, select
+def attempt(name, password, at='127.0.0.1'):
+    s = socket.create_connection((host, port), 60, (at, 0)); s.recv(999)
+    s.sendall(f'USER {name}\r\nPASS {password}\r\n'.encode()); return s
+def said(s):
+    r = b''
+    while r.count(b'\n') < 2: r += s.recv(999)
+    return r.decode().split('\n')[1][:3]
+# Each failure of an address is answered later than the one before, whether there is such a user or not; those of others are not.
+for wait, name in (0.1, 'jane'), (0.2, 'nobody'), (0.4, 'jane'):
+    begin = time.monotonic(); assert said(attempt(name, 'wrong')) == '530'; assert time.monotonic() - begin >= wait, name
+assert said(attempt('jane', 'secret')) == '230'
+# Far more guesses than the server has threads for files.
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+guesses = [attempt('jane', 'wrong', f'127.0.1.{i % 10 + 1}') for i in range(700)]
+f = login(); out = io.BytesIO(); f.retrbinary('RETR x', out.write); assert out.getvalue() == b'a few bytes'
+assert said(attempt('jane', 'secret', '127.0.2.1')) == '230'
+p = select.poll(); [p.register(s, select.POLLIN) for s in guesses]
+answers = [s.recv(999, socket.MSG_DONTWAIT) for s in guesses if s.fileno() in dict(p.poll(0))]
+answered = sum(b'530' in a for a in answers); assert answered < 350, answered
+"#;
+    ok(&python(&serve, script));
+}
+
+#[test]
+fn what_is_kept_for_a_client_is_bounded() {
+    let serve = Serve::with(|config| config.limits.listing = ByteSize(20_000));
+    for i in 0..300 {
+        fs::write(serve.path(&format!("a file with a name of some length {i:03}")), "").unwrap();
+    }
+    let script = r#"
+f = login(); f.voidcmd('TYPE I')
+# Whoever waits for the data connection of a transfer sends lines ahead: no more of them are taken than have room.
+f.sendcmd('PASV'); f.putcmd('RETR a file with a name of some length 000'); f.sock.setblocking(False)
+line = b'NOOP ' + b'x' * 60000 + b'\r\n'; sent, still = 0, 0
+while sent < 40 << 20 and still < 20:
+    try: sent += f.sock.send(line); still = 0
+    except BlockingIOError: still += 1; time.sleep(0.05)
+assert sent < 30 << 20, sent
+# Nor is a longer listing made than there may be.
+g = login(); said = refused(g, 'STAT /', '552'); assert 'MLSD' in said, said
+assert len(g.nlst()) == 300
+"#;
+    ok(&python(&serve, script));
+    let narrow = Serve::with(|config| config.limits.memory = ByteSize(2000));
+    for i in 0..50 {
+        fs::write(narrow.path(&format!("a file with a name of some length {i:03}")), "").unwrap();
+    }
+    let script = "f = login()\nfor _ in range(3): said = refused(f, 'MLSC /', '450')\nassert f.sendcmd('MLST /').startswith('250')\n";
+    ok(&python(&narrow, script));
+}
+
+#[test]
 fn who_takes_it_slowly_gets_all_and_who_takes_nothing_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = "openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 30 -subj /CN=localhost -keyout key -out cert 2>&1; chmod 600 key";
     ok(&run(Command::new("sh").args(["-eu", "-c", certificate]).current_dir(dir.path())));
     let serve = Serve::with(|config| {
         config.data.stall = Span(Duration::from_secs(10));
-        config.tls = Some(Tls { certificate: dir.path().join("cert"), key: dir.path().join("key"), required: false });
+        config.tls = Some(Tls {
+            certificate: dir.path().join("cert"),
+            key: dir.path().join("key"),
+            required: false,
+            data_must_resume: true,
+        });
     });
     let content = bytes(16 << 20);
     fs::write(serve.path("data"), &content).unwrap();
@@ -120,7 +196,7 @@ fn who_takes_it_slowly_gets_all_and_who_takes_nothing_is_given_up() {
 import ssl, threading
 data = open(os.path.join(dir, 'data'), 'rb').read()
 context = ssl.create_default_context(); context.check_hostname = False; context.verify_mode = ssl.CERT_NONE
-def under_tls(): f = ftplib.FTP_TLS(context=context, timeout=60); f.connect(host, port); f.login(); f.prot_p(); return f
+def under_tls(): f = Resuming(context=context, timeout=60); f.connect(host, port); f.login(); f.prot_p(); return f
 def slow(s, what):
     # Far less than the kernel's buffers have room for, and for longer than the time-out.
     got, until = bytearray(), time.monotonic() + 21
@@ -135,7 +211,7 @@ def narrow(f):
     return s
 def one(f, tls, dead):
     f.sendcmd('TYPE I'); s = narrow(f); f.putcmd('RETR data'); r = answer(f); assert r.startswith('150'), r
-    if tls: s = context.wrap_socket(s, server_hostname='localhost')
+    if tls: s = context.wrap_socket(s, server_hostname='localhost', session=f.sock.session)
     if dead: r = answer(f); assert r.startswith('426'), r; return
     got = slow(s, lambda s, n: s.recv(n)); s.close(); r = answer(f); assert r.startswith('226') and got == data, (r, len(got))
 def blocks(f):
@@ -160,4 +236,90 @@ all = [(one, login(), False, False), (one, login(), False, True), (one, under_tl
 threads = [threading.Thread(target=guarded, args=a) for a in all]; [t.start() for t in threads]; [t.join() for t in threads]; assert not failed, failed
 "#;
     ok(&python(&serve, script));
+}
+
+/// What a user does with files is done as him, by every thread: a thread that is root would leave a set-user-ID bit on what it writes.
+#[test]
+fn every_system_call_on_a_users_files_is_made_as_the_user() {
+    let id = |what: &str| ok(&run(Command::new("id").args([what, "daemon"]))).trim().parse::<u32>().unwrap();
+    let (daemon, group) = (id("-u"), id("-g"));
+    let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().account = Some("daemon".to_owned()));
+    chown(serve.path(""), Some(daemon), None).unwrap();
+    // It belongs to somebody else; whoever is in its group may write to it, and would so get his rights.
+    fs::write(serve.path("setuid"), bytes(3 << 20)).unwrap();
+    chown(serve.path("setuid"), Some(0), Some(group)).unwrap();
+    fs::set_permissions(serve.path("setuid"), fs::Permissions::from_mode(0o4775)).unwrap();
+    let watch = Watch::begin(&serve.local().join("calls"));
+    let script = r#"
+import socket, struct
+f = login(); f.voidcmd('TYPE I')
+long, short = os.urandom(17 << 20), os.urandom(5000)
+for name, data in ('long', long), ('short', short):
+    f.sendcmd('ALLO %d' % len(data)); f.storbinary('STOR ' + name, io.BytesIO(data))
+    out = io.BytesIO(); f.retrbinary('RETR ' + name, out.write); assert out.getvalue() == data, name
+f.storbinary('APPE short', io.BytesIO(b'more')); f.sendcmd('CKSM MD5 0 -1 long')
+f.storbinary('ESTO A 0 setuid', io.BytesIO(long[:2 << 20]))
+def block(data, at): return struct.pack('>BQQ', 0, len(data), at) + data
+f.voidcmd('TYPE I'); f.sendcmd('MODE E'); host, port = f.makepasv(); f.putcmd('STOR blocks')
+s = socket.create_connection((host, port)); s.sendall(block(long[:3000000], 0) + struct.pack('>BQQ', 4 | 8 | 64, 0, 1))
+while not (line := f.getmultiline()).startswith('2'): assert line[0] == '1', line
+s.close(); f.sendcmd('MODE S')
+listing = []; f.retrlines('MLSD', listing.append); assert len(listing) == 5, listing
+f.nlst(); f.voidcmd('TYPE I'); f.mkd('d'); f.rename('short', 'd/x'); f.sendcmd('SITE CHMOD 600 d/x'); f.sendcmd('MFMT 20200101000000 d/x')
+f.sendcmd('SIZE long'); f.sendcmd('MDTM d/x'); f.delete('d/x'); f.rmd('d'); f.quit()
+"#;
+    ok(&python(&serve, script));
+    let mode = fs::metadata(serve.path("setuid")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o775, "what is written by others is no longer run as its owner");
+    let calls = watch.calls(&serve.path(""));
+    for name in ["openat2", "splice", "pwrite64", "sendfile", "ftruncate", "fsync", "renameat", "fchmod", "getdents64"]
+    {
+        assert!(calls.contains_key(&(name.to_owned(), daemon)), "{name} was not seen as the user: {calls:?}");
+    }
+    for ((name, user), (times, line)) in calls {
+        assert!(user == daemon, "{name} was made as {user} {times} times: {line}");
+    }
+}
+
+#[test]
+fn what_is_read_again_holds_for_those_who_connect_from_then_on() {
+    let quota = Quota { bytes: Some(ByteSize(1000)), files: None };
+    let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().quota = quota);
+    std::thread::scope(|scope| {
+        // One who is connected, and is in the middle of a transfer.
+        let script = r#"
+import time
+f = login(); f.voidcmd('TYPE I'); s = f.transfercmd('STOR x'); s.sendall(b'x' * 300)
+open(os.path.join(dir, 'begun'), 'w').close()
+while not os.path.exists(os.path.join(dir, 'go')): time.sleep(0.01)
+s.sendall(b'x' * 300); s.close(); assert f.voidresp().startswith('226')
+"#;
+        let transfer = scope.spawn(|| ok(&python(&serve, script)));
+        let begin = std::time::Instant::now();
+        while !serve.local().join("begun").exists() {
+            assert!(begin.elapsed() < support::PATIENCE && !transfer.is_finished(), "no transfer has begun");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // What cannot be used changes nothing.
+        let error = serve.reload(|config| config.anonymous.as_mut().unwrap().root = "/gone".into()).unwrap_err();
+        assert!(error.to_string().contains("/gone"), "{error}");
+        ok(&python(&serve, "f = login(); f.mkd('d'); f.rmd('d')"));
+        // Connections and bytes that there are count against the new limits.
+        serve.reload(|config| (config.limits.per_user, config.anonymous.as_mut().unwrap().quota) = (1, quota)).unwrap();
+        let refused =
+            "try: login(); raise SystemExit('a second one')\nexcept ftplib.Error as e: assert str(e)[0] in '45', e";
+        ok(&python(&serve, refused));
+        fs::write(serve.local().join("go"), "").unwrap();
+        transfer.join().unwrap();
+    });
+    serve.reload(|_| {}).unwrap();
+    let script = r#"
+f = login(); f.voidcmd('TYPE I')
+try: f.storbinary('STOR y', io.BytesIO(b'y' * 500)); raise SystemExit('more than the quota')
+except ftplib.Error as e: assert str(e).startswith('552'), e
+"#;
+    ok(&python(&serve, script));
+    serve.reload(|config| config.anonymous.as_mut().unwrap().read_only = true).unwrap();
+    let denied = "f = login()\ntry: f.mkd('d'); raise SystemExit('made')\nexcept ftplib.error_perm: pass";
+    ok(&python(&serve, denied));
 }

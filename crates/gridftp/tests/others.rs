@@ -1,4 +1,5 @@
-//! Clients of other projects (U1, U7): gfal2, over FTP and with certificates, and rclone.
+//! Clients of other projects (U1, U7): gfal2, over FTP and with certificates, rclone, Perl's Net::FTP, commons-net, Go's jlaffaye/ftp
+//! and aria2c.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -128,4 +129,97 @@ fn rclone() {
     assert!(!serve.path("new").exists());
     assert_eq!(serve.hidden(), Vec::<String>::new());
     works("rclone", "phoebus serve", "anonymous", "get put list manage tree part sync");
+}
+
+/// What is put and got by a client that is a library.
+fn put_and_got(serve: &Serve) -> String {
+    let file = serve.local().join("content");
+    fs::write(&file, bytes(2_000_001)).unwrap();
+    file.display().to_string()
+}
+
+#[test]
+fn perls_net_ftp() {
+    const SCRIPT: &str = r#"
+use strict; use Net::FTP;
+my ($port, $file) = @ARGV;
+my $f = Net::FTP->new("127.0.0.1", Port => $port, Passive => 1, Timeout => 60) or die $@;
+my $must = sub { $_[0] or die $f->code . " " . $f->message };
+$must->($f->login("anonymous", "me\@"));
+$must->($f->binary);
+$must->($f->mkdir("perl"));
+$must->($f->put($file, "perl/a b"));
+$must->($f->size("perl/a b") == 2000001);
+$must->($f->mdtm("perl/a b") > 1e9);
+$must->(join(",", $f->ls("perl")) =~ /a b$/);
+$must->(join("\n", $f->dir("perl")) =~ / 2000001 .* a b$/);
+$must->($f->get("perl/a b", "$file.got"));
+$must->($f->rename("perl/a b", "perl/b"));
+# What is given up amid a file leaves the session as it was.
+my $data = $f->retr("perl/b"); $must->($data); $data->read(my $some, 100); $data->abort;
+$must->($f->pwd eq "/");
+$must->($f->delete("perl/b") && $f->rmdir("perl"));
+$f->quit;
+"#;
+    let serve = Serve::writable();
+    let file = put_and_got(&serve);
+    ok(&run(Command::new("perl").args(["-e", SCRIPT, &serve.port().to_string(), &file])));
+    assert!(fs::read(format!("{file}.got")).unwrap() == fs::read(&file).unwrap());
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+    works("Net::FTP", "phoebus serve", "anonymous", "get put list manage");
+}
+
+#[test]
+fn commons_net() {
+    let serve = Serve::writable();
+    let file = put_and_got(&serve);
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/Net.java");
+    let mut java = Command::new("java");
+    java.args(["-cp", "/usr/share/java/commons-net.jar", source, &serve.port().to_string(), &file]);
+    ok(&run(&mut java));
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+    works("commons-net", "phoebus serve", "anonymous", "get put list manage part");
+}
+
+#[test]
+fn gos_jlaffaye_ftp() {
+    let serve = Serve::writable();
+    let file = put_and_got(&serve);
+    // What is built once is kept.
+    let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("go");
+    let mut go = Command::new("go");
+    go.args(["run", ".", &format!("127.0.0.1:{}", serve.port()), &file]);
+    go.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/go"));
+    go.env("GOCACHE", cache.join("build"))
+        .env("GOPATH", cache.join("path"))
+        .env("GOFLAGS", "-mod=readonly -modcacherw");
+    ok(&run(&mut go));
+    assert!(!serve.path("go").exists());
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+    works("jlaffaye/ftp", "phoebus serve", "anonymous", "get put list manage tree part");
+}
+
+#[test]
+fn aria2c() {
+    let serve = Serve::writable();
+    let content = bytes(3_000_001);
+    fs::create_dir_all(serve.path("d")).unwrap();
+    fs::write(serve.path("d/a b"), &content).unwrap();
+    let (url, to) = (serve.url("d/a%20b"), serve.local());
+    let aria = |more: &[&str]| {
+        let mut command = Command::new("aria2c");
+        command
+            .args(["--no-conf", "--allow-overwrite=true", "-q", "-d"])
+            .arg(&to)
+            .args(["-o", "aria"])
+            .args(more)
+            .arg(&url);
+        ok(&run(&mut command));
+        assert!(fs::read(serve.local().join("aria")).unwrap() == content, "{more:?}");
+        fs::remove_file(serve.local().join("aria")).unwrap();
+    };
+    // Over one connection, and over several that each take a part.
+    aria(&[]);
+    aria(&["-x", "4", "-s", "4", "-k", "1M"]);
+    works("aria2c", "phoebus serve", "anonymous", "get part");
 }

@@ -51,14 +51,19 @@ fn a_stack_names_what_protects_data_only_where_it_does() {
     let certificate = "openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 30 -subj /CN=localhost -keyout key -out cert 2>&1; chmod 600 key";
     ok(&run(Command::new("sh").args(["-eu", "-c", certificate]).current_dir(dir.path())));
     let serve = Serve::with(|config| {
-        config.tls = Some(Tls { certificate: dir.path().join("cert"), key: dir.path().join("key"), required: false });
+        config.tls = Some(Tls {
+            certificate: dir.path().join("cert"),
+            key: dir.path().join("key"),
+            required: false,
+            data_must_resume: true,
+        });
     });
     fs::write(serve.path("x"), "secret").unwrap();
     let script = r#"
 import ssl
 f = login(); r = refused(f, 'SITE SETNETSTACK tcp,tls', '500'); assert 'driver tls needs' in r, r
 context = ssl.create_default_context(); context.check_hostname = False; context.verify_mode = ssl.CERT_NONE
-f = ftplib.FTP_TLS(context=context, timeout=30); f.connect(host, port); f.login()
+f = Resuming(context=context, timeout=30); f.connect(host, port); f.login()
 refused(f, 'SITE SETNETSTACK tcp,tls', '500'); f.prot_p(); refused(f, 'SITE SETNETSTACK tls', '500')
 r = f.sendcmd('SITE SETNETSTACK tcp,tls'); assert r.startswith('250'), r
 out = io.BytesIO(); f.retrbinary('RETR x', out.write); assert out.getvalue() == b'secret'

@@ -6,6 +6,7 @@ mod support;
 
 use phoebus_gridftp::data::pinned::{Own, Pinned};
 use phoebus_gridftp::data::{Channel, Guard, Mode, Peers, Settings};
+use phoebus_gridftp::server::config::Data;
 use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -96,6 +97,38 @@ fn who_waits_in_vain_is_told_of_those_who_came() {
         let why = runtime.block_on(receive(&listens, mode, Some(1))).unwrap_err().to_string();
         assert!(why.contains("not the other end's") && why.contains("not protected"), "{why}");
     }
+}
+
+#[test]
+fn a_third_party_is_no_service_of_the_servers_host() {
+    let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().third_party = true);
+    let script = r#"
+open(os.path.join(dir, '../root/order'), 'w').write('FLUSHALL\r\n')
+service = socket.create_server(('127.0.0.2', 0)); service.settimeout(0)
+at = service.getsockname()[1]; high, low = divmod(at, 256)
+f = login(); f.voidcmd('TYPE I')
+for line in f'PORT 127,0,0,2,{high},{low}', f'EPRT |1|127.0.0.2|{at}|', f'EPRT |2|::ffff:127.0.0.2|{at}|', f'SPOR 127,0,0,2,{high},{low}':
+    said = refused(f, line, '504'); assert 'third_party_to' in said, said
+    refused(f, 'RETR order', '425')
+try: service.accept(); raise AssertionError('the server connected')
+except BlockingIOError: pass
+# The client's own address is not a third party's.
+own = socket.create_server(('127.0.0.1', 0)); f.sendport('127.0.0.1', own.getsockname()[1])
+f.putcmd('RETR order'); assert own.accept()[0].recv(99) == b'FLUSHALL\r\n' and answer(f)[:3] == '150' and answer(f)[:3] == '226'
+"#;
+    ok(&python(&serve, script));
+    let named = Serve::with(|config| {
+        config.anonymous.as_mut().unwrap().third_party = true;
+        config.data.third_party_to = toml::from_str::<Data>("third_party_to = [\"127.0.0.2\"]").unwrap().third_party_to;
+    });
+    let script = r#"
+open(os.path.join(dir, '../root/order'), 'w').write('x')
+service = socket.create_server(('127.0.0.2', 0)); high, low = divmod(service.getsockname()[1], 256)
+f = login(); f.voidcmd(f'PORT 127,0,0,2,{high},{low}'); f.putcmd('RETR order')
+assert service.accept()[0].recv(9) == b'x' and answer(f)[:3] == '150' and answer(f)[:3] == '226'
+refused(f, f'PORT 127,0,0,3,{high},{low}', '504')
+"#;
+    ok(&python(&named, script));
 }
 
 #[test]

@@ -398,7 +398,8 @@ fn data_of_nodes_goes_under_tls_where_the_client_asks_for_it() {
     ok(&run(Command::new("sh").args(["-eu", "-c", certificate]).current_dir(dir.path())));
     let site = Site::new(|config| {
         let (certificate, key) = (dir.path().join("cert"), dir.path().join("key"));
-        config.tls = Some(phoebus_gridftp::server::config::Tls { certificate, key, required: false });
+        config.tls =
+            Some(phoebus_gridftp::server::config::Tls { certificate, key, required: false, data_must_resume: true });
     });
     let content = bytes(3_000_001);
     fs::write(site.front.local().join("data"), &content).unwrap();

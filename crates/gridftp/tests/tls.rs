@@ -14,6 +14,11 @@ use support::{Serve, bytes, ok, python, run};
 
 /// A server with a certificate for `localhost`, that certificate, and a user.
 fn serve(required: bool) -> (Serve, tempfile::TempDir) {
+    serve_with(required, |_| {})
+}
+
+/// The same with another configuration of TLS.
+fn serve_with(required: bool, change: impl FnOnce(&mut Tls)) -> (Serve, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=localhost -keyout key.pem \
                 -out cert.pem -addext subjectAltName=DNS:localhost,IP:127.0.0.1";
@@ -33,7 +38,9 @@ fn serve(required: bool) -> (Serve, tempfile::TempDir) {
             third_party: false,
         };
         config.users = vec![user];
-        config.tls = Some(Tls { certificate: file("cert.pem"), key: file("key.pem"), required });
+        let mut tls = Tls { certificate: file("cert.pem"), key: file("key.pem"), required, data_must_resume: true };
+        change(&mut tls);
+        config.tls = Some(tls);
     });
     (serve, dir)
 }
@@ -85,7 +92,7 @@ const TLS: &str = r#"
 import ssl
 context = ssl._create_unverified_context()
 def tls(name='jane', password='s3cret'):
-    f = ftplib.FTP_TLS(timeout=30, context=context); f.connect(host, port); f.login(name, password); return f
+    f = Resuming(timeout=30, context=context); f.connect(host, port); f.login(name, password); return f
 "#;
 
 #[test]
@@ -115,6 +122,44 @@ f.quit()
 "#;
     ok(&python(&serve, &[TLS, script].concat()));
     assert_eq!(serve.hidden(), Vec::<String>::new());
+}
+
+#[test]
+fn data_connections_are_those_of_who_has_the_control_connection() {
+    let (serve, _dir) = serve(true);
+    fs::write(serve.path("secret"), bytes(100_000)).unwrap();
+    let script = r#"
+def versions(version): context.minimum_version = context.maximum_version = version
+def final(f):
+    r = answer(f)
+    return answer(f) if r[0] == '1' else r
+def passive(f): return (host, ftplib.parse229(f.sendcmd('EPSV'), f.sock.getpeername())[1])
+for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
+    versions(version); f, other = tls(), tls(); other.nlst(); f.prot_p(); f.voidcmd('TYPE I'); other.prot_p()
+    # One without a login, and one with a session of his own: neither gets a byte, nor are his taken.
+    for session in None, other.sock.session:
+        raw = socket.create_connection(passive(f), 30); f.putcmd('RETR secret')
+        try: got = context.wrap_socket(raw, server_hostname=host, session=session).recv(1000)
+        except OSError: got = b''
+        r = final(f); assert got == b'' and r.startswith('522') and 'resume' in r, (version, got, r)
+        raw = socket.create_connection(passive(f), 30); f.putcmd('STOR mine')
+        try: s = context.wrap_socket(raw, server_hostname=host, session=session); s.sendall(b'x'); s.unwrap()
+        except OSError: pass
+        r = final(f); assert r.startswith('522'), (version, r)
+        refused(f, 'SIZE mine', '550')
+    # The client itself, as often as it likes and both ways.
+    for i in range(20):
+        out = io.BytesIO(); f.retrbinary('RETR secret', out.write); assert len(out.getvalue()) == 100000
+        f.storbinary('STOR own', io.BytesIO(out.getvalue())); assert f.size('own') == 100000
+    f.quit()
+"#;
+    ok(&python(&serve, &[TLS, script].concat()));
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+    // Who says so takes them from others, as clients need that cannot resume.
+    let (lax, _dir) = serve_with(true, |tls| tls.data_must_resume = false);
+    let script = "f = ftplib.FTP_TLS(timeout=30, context=context); f.connect(host, port); f.login('jane', 's3cret'); f.prot_p()\n\
+                  f.storbinary('STOR x', io.BytesIO(b'x')); assert f.nlst() == ['x']\n";
+    ok(&python(&lax, &[TLS, script].concat()));
 }
 
 #[test]

@@ -24,18 +24,21 @@ const ATTEMPTS_MAX: usize = 8;
 /// [`Error::Resolve`], and [`Error::Timeout`] when the resolver does not answer within `limit`.
 pub async fn resolve(name: &str, port: u16, limit: Duration) -> Result<Vec<SocketAddr>, Error> {
     match timeout(limit, tokio::net::lookup_host((name, port))).await {
-        Ok(Ok(found)) => {
-            let mut addresses: Vec<SocketAddr> = Vec::new();
-            found.for_each(|addr| {
-                if !addresses.contains(&addr) {
-                    addresses.push(addr);
-                }
-            });
-            Ok(interleave(addresses))
-        }
+        Ok(Ok(found)) => Ok(ordered(found)),
         Ok(Err(source)) => Err(Error::Resolve { name: name.to_owned(), source }),
         Err(_) => Err(Error::Timeout { to: format!("the resolver for {name}"), limit: Span(limit) }),
     }
+}
+
+/// What a resolver has found, once each, in the order in which it is to be tried.
+pub(crate) fn ordered(found: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for addr in found {
+        if !addresses.contains(&addr) {
+            addresses.push(addr);
+        }
+    }
+    interleave(addresses)
 }
 
 /// The address that this machine has on the way to `peer`. Nothing is sent.
@@ -54,7 +57,7 @@ pub fn address_towards(peer: IpAddr) -> io::Result<IpAddr> {
 /// kept us waiting for a while. All within `limit`.
 ///
 /// # Errors
-/// The error of the address that said most: a refusal before a silence, a silence before a lack of route.
+/// Those of all addresses, the one that says most first: a refusal before a silence, a silence before a lack of route.
 pub async fn connect(addresses: &[SocketAddr], profile: &Profile, limit: Duration) -> Result<Stream, Error> {
     connect_by(&(Arc::new(Tcp) as Arc<dyn Transport>), &"".into(), addresses, profile, limit).await
 }
@@ -77,7 +80,7 @@ pub async fn connect_by(
     let deadline = Instant::now() + limit;
     let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX);
     let mut attempts = JoinSet::new();
-    let mut worst: Option<Error> = None;
+    let mut failed: Vec<Error> = Vec::new();
     loop {
         let next = waiting.next();
         let more = next.is_some();
@@ -95,16 +98,14 @@ pub async fn connect_by(
                 result = attempts.join_next() => match result {
                     Some(Ok(Ok(stream))) => return Ok(stream),
                     Some(Ok(Err(error))) => {
-                        if worst.as_ref().is_none_or(|worst| error.weight() > worst.weight()) {
-                            worst = Some(error);
-                        }
+                        failed.push(within(error, limit));
                         if more {
                             break;
                         }
                     }
                     Some(Err(_)) => {}
                     None if more => break,
-                    None => return Err(worst.map_or_else(|| nothing(limit), |worst| within(worst, limit))),
+                    None => return Err(Error::of_several(failed).unwrap_or_else(|| nothing(limit))),
                 },
             }
         }
@@ -171,6 +172,22 @@ mod tests {
         let error = connect(&closed, &Profile::default(), Duration::from_secs(20)).await.unwrap_err();
         assert_eq!(error.code(), phoebus_proto::session::Code::Refused, "{error}");
         assert!(error.to_string().ends_with("connection refused"), "{error}");
+    }
+
+    #[test]
+    fn what_says_most_is_told_first_and_the_rest_after_it() {
+        let refused =
+            |to: &str| Error::Connect { to: to.parse().unwrap(), source: io::ErrorKind::ConnectionRefused.into() };
+        let untrusted = Error::Untrusted { to: "192.0.2.1:5006".to_owned(), reason: "it is for another".to_owned() };
+        let all = vec![refused("[2001:db8::1]:5006"), untrusted, refused("[2001:db8::2]:5006")];
+        let error = Error::of_several(all).unwrap();
+        assert_eq!(error.code(), phoebus_proto::session::Code::AuthFailed);
+        assert_eq!(
+            error.to_string(),
+            "cannot trust 192.0.2.1:5006: it is for another; cannot connect to [2001:db8::1]:5006: connection refused; \
+             cannot connect to [2001:db8::2]:5006: connection refused"
+        );
+        assert!(matches!(Error::of_several(vec![refused("192.0.2.1:1")]), Some(Error::Connect { .. })));
     }
 
     #[tokio::test]

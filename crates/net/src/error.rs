@@ -48,6 +48,14 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// None of several addresses could be reached.
+    #[error("{telling}{}", others.iter().map(|other| format!("; {other}")).collect::<String>())]
+    Several {
+        /// What says most about the destination.
+        telling: Box<Error>,
+        /// What the other addresses said, in the order in which they failed.
+        others: Vec<Error>,
+    },
     /// What carries the connection over other connections failed, in its own words.
     #[error("{reason}")]
     Carrier {
@@ -68,13 +76,32 @@ impl Error {
             Self::Untrusted { .. } => Code::AuthFailed,
             Self::Resolve { .. } => Code::NameNotFound,
             Self::Carrier { code, .. } => *code,
+            Self::Several { telling, .. } => telling.code(),
         }
     }
 
-    /// How much this error says about the destination, to choose among those of several addresses: one that refused is
-    /// there, one without a route may be a fault of this end.
-    pub(crate) fn weight(&self) -> u8 {
+    /// The error of one address: of several the one that says most.
+    pub fn telling(&self) -> &Self {
+        match self {
+            Self::Several { telling, .. } => telling.telling(),
+            one => one,
+        }
+    }
+
+    /// Of the errors of several addresses the one that says most first, and the others after it. `None` if there is none.
+    pub(crate) fn of_several(mut errors: Vec<Self>) -> Option<Self> {
+        // Of those that say as much the first.
+        let most = errors.iter().enumerate().rev().max_by_key(|(_, error)| error.weight()).map(|(at, _)| at)?;
+        let telling = errors.remove(most);
+        Some(if errors.is_empty() { telling } else { Self::Several { telling: Box::new(telling), others: errors } })
+    }
+
+    /// How much this error says about the destination, to choose among those of several addresses: who answered and is not
+    /// trusted, or refused in words, runs there; one that refused the connection is there; one without a route may be a fault
+    /// of this end.
+    fn weight(&self) -> u8 {
         match self.code() {
+            _ if matches!(self, Self::Untrusted { .. } | Self::Carrier { .. }) => 6,
             Code::Refused => 5,
             Code::Reset => 4,
             Code::TimedOut => 3,

@@ -14,6 +14,7 @@
 //! - [`bulk`]: moves bytes between a connection and a file, by a thread that may block.
 //! - [`dial`]: names to addresses, addresses to a connection (RFC 8305), all in bounded time.
 //! - [`host`]: what the host's own settings take away from a profile, and the command that would change them.
+//! - [`route`]: whether an address is one of this host.
 //! - [`wrapblock`]: a transport from a library with blocking calls; [`driver`]: such a library from a file (U9–U11).
 //! - [`pair`]: a connection to another process of this machine that carries bytes elsewhere, such as `ssh`.
 //! - [`wire`]: what packets take on a link, by which rates are counted.
@@ -33,9 +34,11 @@ pub mod driver;
 mod error;
 pub mod host;
 pub mod limits;
+pub mod names;
 pub mod pair;
 mod profile;
 pub mod quic;
+pub mod route;
 mod stats;
 mod stream;
 mod sys;

@@ -21,6 +21,10 @@ pub struct Profile {
     pub send_buffer: Buffer,
     /// Receive buffer, set apart from the send buffer (P37).
     pub receive_buffer: Buffer,
+    /// Bytes that an accepted connection over UDT may have waiting to be read until its owner trusts its peer with the whole
+    /// receive buffer ([`Stream::widen`](crate::Stream::widen)). 256 KiB by default: several times the longest handshake of TLS
+    /// and of a session, and little enough for a thousand strangers.
+    pub handshake_buffer: ByteSize,
     /// Congestion control of what this end sends.
     pub congestion_control: CongestionControl,
     /// Sends small segments at once. On by default: a relay that waited for more would add its delay to the session's.
@@ -67,6 +71,7 @@ impl Default for Profile {
             name: Arc::default(),
             send_buffer: Buffer::Auto,
             receive_buffer: Buffer::Auto,
+            handshake_buffer: ByteSize(256 << 10),
             congestion_control: CongestionControl::Auto,
             no_delay: true,
             user_timeout: Span(Duration::from_secs(300)),

@@ -11,6 +11,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
 
+/// What `ready` says, as a part of tokio's cooperative budget: a task that always finds something ready gives way to others now and
+/// then. Sockets of tokio's own do so by themselves.
+pub(crate) fn cooperative<T>(cx: &mut Context<'_>, ready: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    let turn = std::task::ready!(tokio::task::coop::poll_proceed(cx));
+    let result = ready(cx);
+    if result.is_ready() {
+        turn.made_progress();
+    }
+    result
+}
+
 /// A connection. Dropped, it is reset, unless it was [disarmed](Stream::disarm).
 #[derive(Debug)]
 pub struct Stream(Box<dyn Duplex>);
@@ -174,6 +185,13 @@ impl Stream {
         self.0.unprotect()
     }
 
+    /// Lets the peer of an accepted connection fill the whole receive buffer of its profile: until then it may fill
+    /// [`Profile::handshake_buffer`](crate::Profile::handshake_buffer), where the transport keeps received bytes in memory of this
+    /// process and can hold them back. Does nothing on other connections.
+    pub fn widen(&self) {
+        self.0.widen();
+    }
+
     /// How many bytes the peer has not acknowledged, the end of the stream counting as one.
     ///
     /// # Errors
@@ -215,6 +233,12 @@ impl Stream {
     /// this one ends with its last stream. Does nothing on other transports.
     pub fn retire(&self) {
         self.0.retire();
+    }
+
+    /// A number that is another one whenever something has come from the other end, signs of life included; `None` on a
+    /// transport that does not tell. QUIC and UDT say that they are there once a second where nothing else is to be said.
+    pub fn heard(&self) -> Option<u64> {
+        self.0.heard()
     }
 
     /// Whether what the other end has proved still counts, if it has proved anything ([`Proof`](crate::credentials::Proof)).

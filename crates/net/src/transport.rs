@@ -27,7 +27,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 /// A future behind a pointer, for traits that stand behind one.
@@ -51,9 +51,14 @@ pub trait Transport: Debug + Send + Sync {
     /// [`Error::Listen`], naming the address.
     fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn Listener>, Error>;
 
-    /// Ends what was connected to the peer of this name and is shared by several streams: it is known to be dead. Nothing to do
-    /// where each stream is a connection of its own.
-    fn abandon(&self, _name: &str, _code: Code, _reason: &str) {}
+    /// Ends what was connected to the peer of this name `before` that time and is shared by several streams: that process is known
+    /// to be dead. Nothing to do where each stream is a connection of its own.
+    fn abandon(&self, _name: &str, _before: Instant, _code: Code, _reason: &str) {}
+
+    /// Has no more streams go over what was connected to the peer of this name and is shared by several: new ones get a new
+    /// connection, with other settings maybe, and the old one ends with its last stream. Nothing to do where each stream is a
+    /// connection of its own.
+    fn retire(&self, _name: &str) {}
 }
 
 /// Whom to connect to.
@@ -83,11 +88,16 @@ pub trait Listener: Debug + Send + Sync {
 
     /// What the profile asked for and was not to be had, as a sentence.
     fn note(&self) -> Option<&str>;
+
+    /// With what code streams are refused that are opened on its accepted connections once it is dropped, where streams share
+    /// connections. [`Code::AuthRequired`] unless this is called: whoever asks does so once more on a new connection.
+    fn part(&self, _code: Code) {}
 }
 
 /// A connection that was accepted and belongs to no runtime yet. Dropped, it is reset.
 pub trait Pending: Debug + Send {
-    /// The connection, on the runtime of the caller, once both ends have settled what the transport wants settled.
+    /// The connection, on the runtime of the caller, once both ends have settled what the transport wants settled. Its peer may
+    /// send little ahead of what is read, until the stream is [widened](Stream::widen).
     ///
     /// # Errors
     /// When the other end goes away, or does not prove who it is. There is no time limit: the caller has one.
@@ -147,11 +157,19 @@ pub trait Duplex: Debug + Send + Sync {
         Ok(())
     }
 
+    /// See [`Stream::widen`].
+    fn widen(&self) {}
+
     /// See [`Stream::blame`].
     fn blame(&self, _code: Code) {}
 
     /// See [`Stream::retire`].
     fn retire(&self) {}
+
+    /// See [`Stream::heard`].
+    fn heard(&self) -> Option<u64> {
+        None
+    }
 
     /// Changes a setting of the open connection.
     ///

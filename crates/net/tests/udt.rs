@@ -3,8 +3,8 @@
 
 use phoebus_net::transport::{Change, Target, Transport};
 use phoebus_net::udt::{Listener, Port, Udt};
-use phoebus_net::{CongestionControl, Error, Profile, Stream};
-use phoebus_proto::units::BitRate;
+use phoebus_net::{Buffer, CongestionControl, Error, Profile, Stream};
+use phoebus_proto::units::{BitRate, ByteSize};
 use std::cell::Cell;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -63,6 +63,38 @@ async fn read(stream: &Stream, len: usize) -> Vec<u8> {
 
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 31 % 251) as u8).collect()
+}
+
+#[tokio::test]
+async fn a_task_that_always_finds_bytes_gives_way_to_others() {
+    const LEN: usize = 100_000;
+    let listener = listen();
+    let (client, server) = pair(&listener).await;
+    write(&client, &bytes(LEN)).await;
+    in_time(async {
+        while server.stats().unwrap().bytes_received < LEN as u64 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let turns = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = turns.clone();
+    let other = tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    let reader = tokio::spawn(async move {
+        for _ in 0..LEN {
+            server.readable().await.unwrap();
+            assert_eq!(server.try_read(&mut [0]).unwrap(), 1);
+        }
+    });
+    in_time(reader).await.unwrap();
+    let turns = turns.load(std::sync::atomic::Ordering::Relaxed);
+    other.abort();
+    assert!(turns > 100, "the other task had {turns} turns");
 }
 
 #[tokio::test]
@@ -295,4 +327,40 @@ async fn a_reader_that_pauses_stops_the_writer_and_a_rate_can_be_changed() {
         client.set(Change::CongestionControl(CongestionControl::Cubic)).unwrap_err().kind(),
         ErrorKind::InvalidInput
     );
+}
+
+/// What `client` can send of `block`, over and over from `at` on, while nobody reads at `server`, until no more is taken for half
+/// a second.
+async fn taken(client: &Stream, server: &Stream, block: &[u8], at: &mut usize) -> u64 {
+    let (mut most, mut quiet) = (0, 0);
+    while quiet < 50 && most < 64 << 20 {
+        while let Ok(n) = client.try_write(&block[*at..], false) {
+            *at = (*at + n) % block.len();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let received = server.stats().unwrap().bytes_received;
+        quiet = if received > most { 0 } else { quiet + 1 };
+        most = received;
+    }
+    most
+}
+
+#[tokio::test]
+async fn a_stranger_fills_little_until_it_is_trusted_and_everything_arrives() {
+    let transport = Udt::default();
+    let listener = transport.listen(loopback(), &Profile::default()).unwrap();
+    let target = Target { addr: listener.local_addr().unwrap(), name: "localhost".into(), early: false };
+    let profile = Profile { send_buffer: Buffer::Bytes(ByteSize(1 << 20)), ..Profile::default() };
+    let (client, pending) =
+        in_time(async { tokio::join!(transport.connect(&target, &profile, LIMIT), listener.accept()) }).await;
+    let (client, server) = (client.unwrap(), pending.unwrap().0.handshake().await.unwrap());
+    let (block, mut at) = (bytes(64 << 10), 0);
+    let before = in_time(taken(&client, &server, &block, &mut at)).await;
+    assert!(before > 0 && before <= profile.handshake_buffer.0, "{before} bytes were taken of a stranger");
+    server.widen();
+    let after = in_time(taken(&client, &server, &block, &mut at)).await;
+    assert!(after >= 64 << 20, "{after} bytes were taken of a peer that is trusted");
+    // What found no room before has been sent again: the bytes are those that were written.
+    let all = read(&server, 16 << 20).await;
+    assert!(all.chunks(block.len()).all(|part| part == block));
 }

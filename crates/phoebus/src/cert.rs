@@ -13,8 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-const AUTHORITY: &str = "ca.pem";
-const AUTHORITY_KEY: &str = "ca-key.pem";
+/// The authority's certificate and key, as files are called.
+pub(crate) const AUTHORITY: &str = "ca.pem";
+pub(crate) const AUTHORITY_KEY: &str = "ca-key.pem";
+/// For how many days certificates count unless something else is said.
+pub(crate) const DAYS: u32 = 365;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Longest life of a certificate that is made here, in days: as long as its authority's.
 const DAYS_MAX: u32 = 3650;
@@ -52,7 +55,7 @@ struct InitArgs {
     #[arg(long)]
     force: bool,
     /// For how many days the certificates count
-    #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=i64::from(DAYS_MAX)))]
+    #[arg(long, value_name = "DAYS", default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=i64::from(DAYS_MAX)))]
     days: u32,
     /// Print JSON
     #[arg(long)]
@@ -85,7 +88,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 
 /// What was made, for machines.
 #[derive(Serialize)]
-struct Report {
+pub(crate) struct Report {
     authority: Made,
     /// Whether the authority was made now.
     authority_is_new: bool,
@@ -93,7 +96,7 @@ struct Report {
 }
 
 #[derive(Serialize)]
-struct Made {
+pub(crate) struct Made {
     certificate: PathBuf,
     key: PathBuf,
     #[serde(flatten)]
@@ -109,16 +112,26 @@ struct Plan<'a> {
 }
 
 fn init(args: &InitArgs) -> Result<String> {
-    let plans: Vec<Plan<'_>> = args.names.iter().map(|names| plan(&args.dir, names)).collect();
+    let report = make_all(&args.dir, &args.names, args.force, args.days)?;
+    Ok(if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { describe(&report) })
+}
+
+/// Makes a certificate in `dir` for each gateway of `names`, by the authority that is there or a new one. Files of gateways
+/// that are there already are replaced only by `force`.
+///
+/// # Errors
+/// What is wrong with a name, before anything is written; a file that is there already, cannot be used or cannot be written.
+pub(crate) fn make_all(dir: &Path, names: &[String], force: bool, days: u32) -> Result<Report> {
+    let plans: Vec<Plan<'_>> = names.iter().map(|names| plan(dir, names)).collect();
     check_names(&plans)?;
     let taken = plans.iter().flat_map(|plan| [&plan.certificate, &plan.key]).find(|file| file.exists());
-    if let (Some(file), false) = (taken, args.force) {
+    if let (Some(file), false) = (taken, force) {
         bail!("{} is there already; --force replaces it", file.display());
     }
-    fs::create_dir_all(&args.dir).with_context(|| format!("cannot make the directory {}", args.dir.display()))?;
+    fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
 
     let now = SystemTime::now();
-    let (certificate, key) = (args.dir.join(AUTHORITY), args.dir.join(AUTHORITY_KEY));
+    let (certificate, key) = (dir.join(AUTHORITY), dir.join(AUTHORITY_KEY));
     let (authority, authority_is_new) = match (certificate.exists(), key.exists()) {
         (true, true) => (Authority::load(&certificate, &key)?, false),
         (false, false) => {
@@ -138,9 +151,8 @@ fn init(args: &InitArgs) -> Result<String> {
     if authority.not_after() <= now {
         bail!("the authority in {} expired on {}", certificate.display(), date(authority.not_after()));
     }
-    let gateways = plans.iter().map(|plan| make(plan, &authority, now, args.days)).collect::<Result<_>>()?;
-    let report = Report { authority: made(&certificate, &key)?, authority_is_new, gateways };
-    Ok(if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { describe(&report) })
+    let gateways = plans.iter().map(|plan| make(plan, &authority, now, days)).collect::<Result<_>>()?;
+    Ok(Report { authority: made(&certificate, &key)?, authority_is_new, gateways })
 }
 
 fn plan<'a>(dir: &Path, names: &'a str) -> Plan<'a> {

@@ -15,6 +15,7 @@ mod manage;
 mod options;
 mod place;
 mod program;
+mod repeats;
 mod run;
 mod serve;
 mod shell;
@@ -39,6 +40,8 @@ enum Command {
     Ls(manage::ls::Args),
     Stat(manage::stat::Args),
     Cat(manage::cat::Args),
+    Check(manage::check::Args),
+    Clean(manage::clean::Args),
     Mkdir(manage::mkdir::Args),
     Rm(manage::rm::Args),
     Mv(manage::mv::Args),
@@ -58,11 +61,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let result = match Cli::parse_from(cp::joined(std::env::args_os())).command {
         Command::Cp(args) => cp::run(args),
         Command::Ls(args) => manage::ls::run(args),
         Command::Stat(args) => manage::stat::run(args),
         Command::Cat(args) => manage::cat::run(args),
+        Command::Check(args) => manage::check::run(args),
+        Command::Clean(args) => manage::clean::run(args),
         Command::Mkdir(args) => manage::mkdir::run(args),
         Command::Rm(args) => manage::rm::run(args),
         Command::Mv(args) => manage::mv::run(args),

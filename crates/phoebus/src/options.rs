@@ -3,7 +3,7 @@
 
 use crate::exit::Exit;
 use phoebus_client::{Report, environment};
-use phoebus_proto::settings::{Key, Settings};
+use phoebus_proto::settings::{DEFAULT_CONGESTION_CONTROL, Key, Settings};
 use std::fs::OpenOptions;
 use std::io::Write;
 
@@ -100,11 +100,31 @@ pub(crate) fn settings(variables: &[Variable]) -> anyhow::Result<Settings> {
             Settings::default().apply(*key, value).map_err(|why| Exit::usage(format!("{}: {why}", option(*key))))?;
         }
     }
-    environment::load(|name| match variables.iter().find(|(key, _)| key.name() == name) {
+    let settings = environment::load(|name| match variables.iter().find(|(key, _)| key.name() == name) {
         Some((_, value)) => value.clone(),
         None => environment::variable(name),
     })
-    .map_err(Exit::usage)
+    .map_err(Exit::usage)?;
+    check_congestion_control(&settings, variables)?;
+    Ok(settings)
+}
+
+/// A congestion control that was asked for by name has to be one that this kernel has. The default may be missing, and one
+/// that is there may be forbidden, which each session's report says.
+fn check_congestion_control(settings: &Settings, variables: &[Variable]) -> anyhow::Result<()> {
+    let asked = variables.iter().any(|(key, value)| *key == Key::CongestionControl && value.is_some());
+    let named = settings.congestion_control.as_deref().filter(|name| asked || *name != DEFAULT_CONGESTION_CONTROL);
+    let Some(name) = named.filter(|_| !settings.disabled) else { return Ok(()) };
+    match phoebus_net::tcp::has_congestion_control(name) {
+        Ok(false) => {
+            let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+            let known = known.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(", ");
+            let expected = format!("expected one of {known}, or system for the host's own");
+            Err(Exit::usage(format!("--cc (PHOEBUS_CC): this host's kernel has no \"{name}\"; {expected}")))
+        }
+        // Without a socket the program has other worries.
+        Ok(true) | Err(_) => Ok(()),
+    }
 }
 
 /// Makes sure that reports can be written where they are wanted, before anything is begun.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod guide;
 mod support;
 
 use std::io::{Read, Write};

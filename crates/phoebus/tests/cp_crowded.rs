@@ -68,7 +68,7 @@ fn our_own_says_at_once_how_many_it_has_for_each_file() {
         // Nor was it tried again, or told to have gone so.
         assert!(!said.contains("\"again\"") && !said.contains("\"streams\":3"), "{said}");
         // Nothing came, and nothing of it stays.
-        assert!(!here.path(".got.phoebus-part").exists() && !here.path(".got.phoebus-journal").exists());
+        assert!(!here.path(".got.phoebus-draft").exists() && !here.path(".got.phoebus-journal").exists());
         assert!(copy("2", &from, &to).status.success(), "{from} {to}");
     }
     assert_eq!([narrow.hidden(), wide.hidden()], [Vec::<String>::new(), Vec::new()]);

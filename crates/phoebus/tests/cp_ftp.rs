@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "cp/peers.rs"]
+mod peers;
 mod support;
 
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -72,7 +75,7 @@ fn same(one: &Path, other: &Path) {
 }
 
 /// What [`everything`] does.
-const EVERYTHING: &str = "get put list manage tree part sync";
+const EVERYTHING: &str = "get put list manage tree part sync delete";
 
 /// Everything that there is to do, with a server whose files at `url` are in `root`.
 fn everything(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&str], keeps_times: bool) {
@@ -97,6 +100,25 @@ fn everything(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&s
     let (_, said) = cp(&["-r", "src", &url("")]);
     assert!(said.contains("1 file copied, 3 B"), "{said}");
     assert_eq!(fs::read(root.join("src/b b")).unwrap(), b"new");
+    // What the source does not have is deleted, and nothing else.
+    other("mkdir", &["-p", &url("src/gone/er")]);
+    cp(&["src/b b", &url("src/gone/er/x")]);
+    cp(&["src/b b", &url("src/deep/y")]);
+    here.fails(
+        4,
+        "more than 3 files",
+        &[&["cp"], with, &["-r", "--delete", "--max-delete", "3", "src", &url("")]].concat(),
+    );
+    assert!(root.join("src/gone/er/x").exists() && root.join("src/deep/y").exists());
+    let (_, said) = cp(&["-r", "--delete", "src", &url("")]);
+    assert!(said.contains("4 deleted"), "{said}");
+    same(&here.path("src"), &root.join("src"));
+    fs::create_dir(here.path("back/gone")).unwrap();
+    fs::write(here.path("back/gone/x"), "x").unwrap();
+    let (_, said) = cp(&["-r", "--delete", &url("src/"), "back"]);
+    assert!(said.contains("2 deleted"), "{said}");
+    same(&here.path("src"), &here.path("back"));
+    other("check", &["--by", "size", "src", &url("src")]);
     // Patterns, streams, and parts.
     cp(&[&url("src/*.h5"), "match/"]);
     assert_eq!(fs::read(here.path("match/c;+[d].h5")).unwrap(), bytes(100_000));
@@ -163,6 +185,86 @@ fn goes_on_by_marks(here: &Here, serve: &Serve) {
     assert!(said.contains("by an earlier run"), "{said}");
     assert!(fs::read(serve.path("long")).unwrap() == content);
     assert_eq!(hidden(&serve.path("")), Vec::<String>::new());
+}
+
+/// Ends listings of `/` after their first line, in the way `cut` says; knows each file itself.
+fn lists_half(control: TcpStream, cut: &str) {
+    let mut out = control.try_clone().unwrap();
+    let mut data = None;
+    let mut say = |line: &str| out.write_all(format!("{line}\r\n").as_bytes()).is_ok();
+    say("220 ready");
+    for line in BufReader::new(control).lines() {
+        let Ok(line) = line else { return };
+        let (command, argument) = line.split_once(' ').unwrap_or((&line, ""));
+        let known = |name: &str| ["a", "b", "c"].contains(&name.trim_start_matches('/'));
+        let facts = "type=file;size=1;modify=20170714024000;";
+        match command {
+            "USER" => say("230 in"),
+            "FEAT" => say("211-\r\n MLST type*;size*;modify*;\r\n EPSV\r\n211 end"),
+            "PWD" => say("257 \"/\""),
+            "MLST" if known(argument) => say(&format!("250-\r\n {facts} {argument}\r\n250 end")),
+            "MLST" if argument == "/" => say("250-\r\n type=dir; /\r\n250 end"),
+            "MLST" => say("550 no such file"),
+            "EPSV" => {
+                let passive = TcpListener::bind("127.0.0.1:0").unwrap();
+                let port = passive.local_addr().unwrap().port();
+                data = Some(passive);
+                say(&format!("229 (|||{port}|)"))
+            }
+            "MLSD" => {
+                say("150 here it comes");
+                let (mut to, _) = data.take().unwrap().accept().unwrap();
+                to.write_all(format!("{facts} a\r\n").as_bytes()).unwrap();
+                drop(to);
+                match cut {
+                    "refused" => say("426 cut"),
+                    "gone" => return,
+                    _ => say("226 that is all"),
+                }
+            }
+            _ => say("200 as you like"),
+        };
+    }
+}
+
+#[test]
+fn nothing_is_deleted_that_a_cut_listing_did_not_show() {
+    for cut in ["refused", "gone", "silent"] {
+        let (here, listener) = (Here::new(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let url = format!("ftp://{}/", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for control in listener.incoming() {
+                std::thread::spawn(move || lists_half(control.unwrap(), cut));
+            }
+        });
+        fs::create_dir(here.path("to")).unwrap();
+        for name in ["a", "b", "c"] {
+            let file = fs::File::create(here.path("to").join(name)).unwrap();
+            std::io::Write::write_all(&mut &file, b"x").unwrap();
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000)).unwrap();
+        }
+        let mut copy = here.command(&["cp", "-r", "--attempts", "1", "--timeout", "5s", "--delete", &url, "to"]);
+        let (code, _, said) = says(&run(&mut copy));
+        let left = fs::read_dir(here.path("to")).unwrap().count();
+        assert_eq!(left, 3, "{cut}: {code}: {said}");
+        assert_eq!(code == 0, cut == "silent", "{cut}: {said}");
+    }
+}
+
+#[test]
+fn what_comes_from_a_server_is_counted_before_it_has_come() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    for (name, len) in [("tree/a", 2_000_000), ("tree/b/c", 100_000), ("tree/d/e/f", 100_000)] {
+        fs::create_dir_all(serve.path(name).parent().unwrap()).unwrap();
+        fs::write(serve.path(name), bytes(len)).unwrap();
+    }
+    for (source, dest, files, len) in [("tree/a", "one/", 1, 2_000_000), ("tree", "all/", 3, 2_200_000)] {
+        let (out, _) = here.does(&["cp", "-r", "--json", "--limit-rate", "1M", &serve.url(source), dest]);
+        let lines = out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let progress: Vec<Value> = lines.filter(|line| line["event"] == "progress").collect();
+        let known = |line: &Value| line["files_total"] == files && line["bytes_total"] == len;
+        assert!(progress.iter().any(known), "{progress:#?}");
+    }
 }
 
 #[test]
@@ -239,6 +341,7 @@ fn proftpd() {
     drop(ftp);
     let ftp = Ftp::proftpd(Tls::None, "AllowStoreRestart on");
     goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
+    drafts(&here, |path| ftp.url("ftp", path), &ftp.path(""), false);
     works("phoebus cp", "ProFTPD", "password", &format!("{EVERYTHING} resume"));
 }
 
@@ -247,6 +350,7 @@ fn our_own() {
     let (here, serve) = (Here::new(), Serve::writable());
     everything(&here, |path| serve.url(path), &serve.path(""), &[], true);
     goes_on_by_marks(&here, &serve);
+    drafts(&here, |path| serve.url(path), &serve.path(""), true);
     fs::remove_file(serve.path("long")).unwrap();
     // What is verified is said, and what is not.
     let report = here.does(&["cp", "--json", "src/deep/e", &serve.url("e")]).0;
@@ -257,6 +361,46 @@ fn our_own() {
         here.does(&["cp", "--existing", "replace", "--verify", sum, &serve.url("e"), "e"]);
     }
     works("phoebus cp", "phoebus serve", "anonymous", &format!("{EVERYTHING} resume sum"));
+}
+
+/// What transfers that were cut have left on servers.
+fn drafts(here: &Here, url: impl Fn(&str) -> String, root: &Path, ours: bool) {
+    fs::create_dir_all(root.join("left/deep")).unwrap();
+    let mut names = vec![".a.0123456789abcdef.phoebus-part"];
+    if ours {
+        names.extend([
+            "..b.0123456789abcdef.phoebus-part.phoebus-draft",
+            "..b.0123456789abcdef.phoebus-part.phoebus-journal",
+        ]);
+    }
+    for name in &names {
+        fs::write(root.join("left/deep").join(name), "old").unwrap();
+    }
+    // Whatever user the server is.
+    run(Command::new("chmod").args(["-R", "a+rwX"]).arg(root.join("left")));
+    assert_eq!(here.does(&["ls", &url("left/deep")]).0, "");
+    let listed = here.does(&["ls", "-a", &url("left/deep")]).0;
+    for name in &names {
+        assert!(listed.lines().any(|line| line == *name), "{name}: {listed}");
+    }
+    assert_eq!(here.does(&["clean", &url("left")]).0, "");
+    let found = here.does(&["clean", "-n", "--min-age", "0s", &url("left")]).0;
+    assert_eq!(found.lines().count(), names.len(), "{found}");
+    if ours {
+        let used = fs::File::open(root.join("left/deep").join(names[1])).unwrap();
+        used.lock().unwrap();
+        let (cleaned, said) = here.does(&["clean", "--json", "--min-age", "0s", &url("left")]);
+        assert_eq!(cleaned.matches("\"event\":\"used\"").count(), 2, "{cleaned}{said}");
+        assert_eq!(hidden(&root.join("left")).len(), 2);
+    }
+    here.does(&["clean", "--min-age", "0s", &url("left")]);
+    assert_eq!(hidden(&root.join("left")), Vec::<String>::new());
+    for name in &names {
+        fs::write(root.join("left/deep").join(name), "old").unwrap();
+    }
+    run(Command::new("chmod").args(["-R", "a+rwX"]).arg(root.join("left")));
+    here.does(&["rm", "-r", &url("left")]);
+    assert!(!root.join("left").exists());
 }
 
 /// Many short files at once, there and back, and once more.
@@ -355,6 +499,51 @@ fn servers_that_are_not_there_are_named() {
 }
 
 #[test]
+fn what_is_moved_is_removed_only_once_it_is_there() {
+    let (here, serve, ftp) = (Here::new(), Serve::writable(), Ftp::vsftpd(Tls::None));
+    // There and on to a server that computes no checksums, and back.
+    here.does(&["cp", "-r", "src/", "tree"]);
+    here.does(&["mv", "tree", &serve.url("there")]);
+    assert!(!here.path("tree").exists());
+    here.does(&["mv", &serve.url("there"), &ftp.url("ftp", "on")]);
+    assert!(!serve.path("there").exists());
+    here.does(&["mv", &ftp.url("ftp", "on"), "back"]);
+    assert!(!ftp.path("on").exists());
+    same(&here.path("src"), &here.path("back"));
+    // What cannot be copied stays, and so do the directories above it; all else is moved.
+    std::os::unix::fs::symlink("nowhere", here.path("back/deep/link")).unwrap();
+    here.fails(
+        4,
+        "back/deep/link: a link cannot be copied, and stays where it is",
+        &["mv", "back", &serve.url("there")],
+    );
+    assert!(here.path("back/deep/link").is_symlink() && !here.path("back/deep/e").exists());
+    assert!(serve.path("there/deep/e").exists());
+    // Nor is that moved to which a link leads.
+    std::os::unix::fs::symlink("src", here.path("link")).unwrap();
+    here.fails(1, "a symbolic link cannot be moved there", &["mv", "link", &serve.url("link")]);
+    assert!(here.path("src/deep/e").exists() && !serve.path("link").exists());
+    // Where a destination refuses, its source is not touched.
+    let full = Serve::configured("[anonymous]\nroot = \"ROOT\"\nread_only = false\nquota = { bytes = \"1 MB\" }\n");
+    here.fails(7, "", &["mv", "src/deep/e", &full.url("e")]);
+    let reading = Serve::reading();
+    here.fails(6, "", &["mv", "src/deep/e", &reading.url("e")]);
+    assert_eq!(fs::metadata(here.path("src/deep/e")).unwrap().len(), 5_000_001);
+    // Nor where something has the name, if that is to stay.
+    fs::write(serve.path("taken"), "taken").unwrap();
+    here.fails(10, "", &["mv", "-n", "src/b b", &serve.url("taken")]);
+    assert_eq!(fs::read(serve.path("taken")).unwrap(), b"taken");
+    here.does(&["mv", "src/b b", &serve.url("taken")]);
+    assert_eq!((fs::read(serve.path("taken")).unwrap(), here.path("src/b b").exists()), (bytes(1), false));
+    // A file and itself by another name.
+    let itself = serve.path("taken").display().to_string();
+    here.fails(1, "is the same file by another name; it stays where it is", &["mv", &serve.url("taken"), &itself]);
+    assert_eq!(fs::read(serve.path("taken")).unwrap(), bytes(1));
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+    here.fails(5, "is no directory", &["mv", "src", &serve.url("no/such/")]);
+}
+
+#[test]
 fn a_server_that_lets_nobody_rename_is_written_in_place() {
     let here = Here::new();
     let ftp = Ftp::proftpd(Tls::None, "<Limit RNFR RNTO>\n DenyAll\n</Limit>");
@@ -387,6 +576,11 @@ fn protected(here: &Here, ftp: &Ftp, keeps_times: bool) {
         &["ls", "--ca", &authority, &ftp.url("ftps", "").replace("localhost", "127.0.0.1")],
     );
     here.fails(2, "cannot read", &["ls", "--ca", "/gone", &ftp.url("ftps", "")]);
+    // By the names that others have for the same.
+    here.does(&["cp", "--ca", &authority, "src/deep/e", &ftp.url("ftpes", "explicit")]);
+    here.does(&["cp", "--ssl-reqd", "--ca", &authority, &ftp.url("ftp", "explicit"), "explicit"]);
+    same(&here.path("src/deep/e"), &here.path("explicit"));
+    fs::remove_file(ftp.path("explicit")).unwrap();
 }
 
 #[test]
@@ -406,6 +600,8 @@ fn proftpd_under_tls() {
     }
     let (here, plain) = (Here::new(), Ftp::proftpd(Tls::None, ""));
     here.fails(6, "TLS was asked for", &["ls", &plain.url("ftps", "")]);
+    here.fails(6, "TLS was asked for", &["ls", &plain.url("ftpes", "")]);
+    here.fails(6, "TLS was asked for", &["ls", "--explicit-tls", &plain.url("ftp", "")]);
     works("phoebus cp", "ProFTPD", "password, TLS", &format!("{EVERYTHING} private"));
 }
 

@@ -127,6 +127,103 @@ fn the_same_again_is_nothing_to_do_and_what_differs_is_copied() {
 }
 
 #[test]
+fn options_are_read_as_users_of_cp_rsync_and_curl_write_them() {
+    let dir = place();
+    let dir = dir.path();
+    copies(dir, &["-rf", "src/", "to"]);
+    fs::write(dir.join("src/b.tmp"), "B.TMP").unwrap();
+    fs::File::options()
+        .append(true)
+        .open(dir.join("src/b.tmp"))
+        .unwrap()
+        .set_modified(fs::metadata(dir.join("to/b.tmp")).unwrap().modified().unwrap())
+        .unwrap();
+    let limit = ["--limit-rate", "500M", "--timeout", "30s"];
+    let said = copies(dir, &[&limit[..], &["-r", "--sync", "checksum", "src/", "to"]].concat());
+    assert!(said.starts_with("1 file copied, 5 B"), "{said}");
+    // The older names of options.
+    copies(
+        dir,
+        &["-r", "--stall", "30s", "--via", "none", "--far-phoebus", "x", "--limit-rate", "1MB/s", "src/", "to"],
+    );
+    let (code, _, said) = cp(dir, &["src/a.h5", "none/such/x"]);
+    let hint = "none/such/x does not exist (--parents makes it)";
+    assert!(code == 5 && said.contains("the directory above ") && said.contains(hint), "{code}: {said}");
+    let (code, _, said) = cp(dir, &["src/a.h5", "ftp:/host/x"]);
+    assert!(code == 2 && said.contains("ftp://HOST/PATH"), "{code}: {said}");
+}
+
+#[test]
+fn archives_mirrors_and_choices_are_as_users_of_rsync_and_rclone_know_them() {
+    let dir = place();
+    let dir = dir.path();
+    symlink("a.h5", dir.join("src/link")).unwrap();
+    symlink("no/where", dir.join("src/lost")).unwrap();
+    copies(dir, &["-a", "--log-file", "log", "src/", "to"]);
+    assert_eq!(fs::read_link(dir.join("to/lost")).unwrap(), Path::new("no/where"));
+    assert_eq!(fs::read_link(dir.join("to/link")).unwrap(), Path::new("a.h5"));
+    let log = fs::read_to_string(dir.join("log")).unwrap();
+    assert!(log.lines().count() == 7 && log.lines().all(|line| line.starts_with("20") && line.contains("Z ")), "{log}");
+    assert!(log.contains("/to/run/c.h5 (4 B, verified)") && log.contains("6 files copied"), "{log}");
+    // A mirror.
+    fs::create_dir_all(dir.join("to/old/er")).unwrap();
+    fs::write(dir.join("to/old/er/x"), "x").unwrap();
+    let (code, out, _) = cp(dir, &["-a", "-n", "--delete", "src/", "to"]);
+    assert!(code == 0 && out.lines().count() == 3 && out.contains("would be deleted"), "{code}: {out}");
+    let (code, _, said) = cp(dir, &["-a", "--delete", "--max-delete", "2", "src/", "to"]);
+    assert!(code == 4 && said.contains("more than 2 files") && dir.join("to/old/er/x").exists(), "{code}: {said}");
+    assert!(copies(dir, &["-a", "--delete", "src/", "to"]).contains("3 deleted"), "a mirror");
+    assert!(copies(dir, &["-a", "--delete", "src/", "to"]).starts_with("nothing to do"), "the same again");
+    fs::create_dir(dir.join("x")).unwrap();
+    fs::write(dir.join("x/y"), "y").unwrap();
+    symlink(".", dir.join("here")).unwrap();
+    for (words, arguments) in [
+        ("copied with -r", &["--delete", "src", "to"][..]),
+        ("several sources", &["-r", "--delete", "src/", "x/", "to"]),
+        ("several sources", &["-r", "--delete", "src/", "x/y", "to"]),
+        ("lie in one another", &["-r", "--delete", "src/", "."]),
+        ("lie in one another", &["-r", "--delete", "src/", "here"]),
+    ] {
+        let (code, _, said) = cp(dir, arguments);
+        assert!(code == 2 && said.contains(words), "{arguments:?}: {code}: {said}");
+        assert!(dir.join("src/a.h5").exists() && dir.join("to/a.h5").exists() && dir.join("x/y").exists());
+    }
+    // A mode alone that changed.
+    fs::set_permissions(dir.join("src/a.h5"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(copies(dir, &["-a", "src/", "to"]).contains("of 1 file only the mode was set"), "a mode");
+    assert_eq!(fs::metadata(dir.join("to/a.h5")).unwrap().mode() & 0o777, 0o600);
+    // By size and age: all but the last are from 2017.
+    fs::write(dir.join("src/new"), "longer than the others").unwrap();
+    fs::remove_file(dir.join("src/link")).unwrap();
+    fs::remove_file(dir.join("src/lost")).unwrap();
+    copies(dir, &["-r", "--max-age", "1d", "src/", "young"]);
+    assert_eq!(seen(&dir.join("young")), ["new=longer than the others", "run/", "run/raw/"]);
+    copies(dir, &["--min-age", "1d", "--max-size", "5", "src/a.h5", "src/new", "src/b.tmp", "chosen/"]);
+    assert_eq!(seen(&dir.join("chosen")), ["a.h5=a.h5", "b.tmp=b.tmp"]);
+}
+
+#[test]
+fn trees_are_compared() {
+    let dir = place();
+    let dir = dir.path();
+    let check = |more: &[&str]| says(phoebus(dir, &[&["check"], more].concat()));
+    copies(dir, &["-r", "src/", "to"]);
+    let (code, out, said) = check(&["src", "to/"]);
+    assert_eq!((code, &*out), (0, ""), "{said}");
+    assert_eq!(said, "4 the same by checksum; 0 differ\n".replace("4 the same", "phoebus: 4 the same"));
+    fs::write(dir.join("to/a.h5"), "A.H5").unwrap();
+    fs::write(dir.join("to/extra"), "x").unwrap();
+    let (code, out, _) = check(&["src", "to"]);
+    assert!(code == 8 && out.contains("/src/a.h5: another content") && out.contains("/to/extra: only at"), "{out}");
+    assert_eq!(check(&["--by", "size", "--one-way", "src", "to"]).0, 0);
+    assert_eq!(check(&["--exclude", "extra", "--exclude", "a.h5", "src", "to"]).0, 0);
+    let (code, out, _) = check(&["--json", "src", "to"]);
+    let report: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    assert_eq!((code, &report["same"], &report["differ"]), (8, &3.into(), &2.into()), "{out}");
+    assert_eq!((check(&["src", "gone"]).0, check(&["src"]).0), (5, 2));
+}
+
+#[test]
 fn rules_and_lists_choose() {
     let dir = place();
     let dir = dir.path();
@@ -248,8 +345,8 @@ fn what_was_killed_goes_on_where_it_was() {
     let content: Vec<u8> = (0..24 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     fs::write(dir.join("from"), &content).unwrap();
     for signal in [Signal::KILL, Signal::INT] {
-        let mut slow = phoebus(dir, &["cp", "--limit-rate", "8mbit", "from", "to"]);
-        let mut child = slow.stderr(Stdio::piped()).spawn().unwrap();
+        let mut slow = phoebus(dir, &["cp", "--json", "--limit-rate", "8mbit", "from", "to"]);
+        let mut child = slow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         until_it_grows(&mut child, &dir.join(".to.phoebus-journal"));
         rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
         let output = child.wait_with_output().unwrap();
@@ -258,6 +355,10 @@ fn what_was_killed_goes_on_where_it_was() {
             "it had come to its end, or half of it was shown"
         );
         if signal == Signal::INT {
+            let told = String::from_utf8(output.stdout).unwrap();
+            let report: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+            assert_eq!((&report["event"], &report["interrupted"]), (&"report".into(), &true.into()), "{told}");
+            assert_eq!((&report["exit_code"], &report["complete"]), (&130.into(), &false.into()), "{told}");
             assert_eq!(output.status.code(), Some(130));
             assert!(String::from_utf8(output.stderr).unwrap().contains("the same command goes on"));
         }
@@ -308,6 +409,63 @@ fn the_small_commands_do_what_they_are_called() {
     assert_eq!((run(&["rm", "-r", "src/link"]).0, run(&["rm", "absent"]).0, run(&["rm", "-f", "absent"]).0), (0, 5, 0));
     assert!(dir.join("src/run/c.h5").exists(), "a link was followed");
     assert_eq!((run(&["rm", "-r", "src"]).0, dir.join("src").exists()), (0, false));
+}
+
+#[test]
+fn drafts_are_listed_on_request_and_go_with_their_directory() {
+    let dir = place();
+    let dir = dir.path();
+    let run = |arguments: &[&str]| says(phoebus(dir, arguments));
+    for name in [".c.h5.phoebus-draft", ".c.h5.phoebus-journal", ".c.h5.0123456789abcdef.phoebus-part"] {
+        fs::write(dir.join("src/run").join(name), "old").unwrap();
+    }
+    assert!(!run(&["ls", "src/run"]).1.contains("phoebus"));
+    let all = run(&["ls", "-a", "src/run"]).1;
+    assert_eq!(all.lines().filter(|name| name.contains(".phoebus-")).count(), 3, "{all}");
+    // One that is being written stays, and so does its journal.
+    let used = fs::File::open(dir.join("src/run/.c.h5.phoebus-draft")).unwrap();
+    used.lock().unwrap();
+    let (code, _, said) = run(&["rm", "-r", "src"]);
+    assert!(code != 0 && said.contains("another transfer is writing"), "{code}: {said}");
+    assert_eq!(fs::read_dir(dir.join("src/run")).unwrap().count(), 2);
+    drop(used);
+    assert_eq!((run(&["rm", "-r", "src"]).0, dir.join("src").exists()), (0, false));
+}
+
+#[test]
+fn drafts_that_nobody_writes_are_cleaned_and_nothing_else() {
+    let dir = place();
+    let dir = dir.path();
+    let clean = |more: &[&str]| says(phoebus(dir, &[&["clean"], more].concat()));
+    let run = dir.join("src/run");
+    let old = [".c.h5.phoebus-draft", ".c.h5.phoebus-journal", ".d.0123456789abcdef.phoebus-part"];
+    let others = [".d.phoebus-part", ".phoebus-draft", "e.phoebus-draft", ".hidden"];
+    let used = [".u.phoebus-draft", ".u.phoebus-journal"];
+    for name in old.iter().chain(&others).chain(&used) {
+        fs::write(run.join(name), "old").unwrap();
+    }
+    fs::create_dir(run.join(".f.phoebus-draft")).unwrap();
+    symlink("run", dir.join("src/link")).unwrap();
+    let count = || fs::read_dir(&run).unwrap().count();
+    let all = count();
+    let lock = fs::File::open(run.join(used[0])).unwrap();
+    lock.lock().unwrap();
+    // By itself it leaves what is younger than a day.
+    let (code, out, said) = clean(&["src"]);
+    assert!((code, &*out, count()) == (0, "", all) && said.contains("5 younger"), "{code}: {out}{said}");
+    let (code, out, _) = clean(&["-n", "--min-age", "0s", "src"]);
+    assert_eq!((code, out.lines().count(), count()), (0, 5, all), "{out}");
+    let (code, out, said) = clean(&["--json", "--min-age", "0s", "src"]);
+    assert_eq!((code, count()), (0, all - old.len()), "{out}{said}");
+    assert!(old.iter().all(|name| !run.join(name).exists()));
+    let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
+    assert_eq!((events("removed"), events("used"), events("report")), (3, 2, 1), "{out}");
+    let report = lines.last().unwrap();
+    assert_eq!((&report["removed"], &report["bytes"], &report["exit_code"]), (&3.into(), &9.into(), &0.into()));
+    drop(lock);
+    assert_eq!(clean(&["--min-age", "0s", "src"]).1.lines().count(), 2);
+    assert_eq!((clean(&["absent"]).0, count()), (5, all - 5));
 }
 
 #[test]

@@ -7,7 +7,6 @@ mod support;
 
 use serde_json::Value;
 use std::fs;
-use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -29,12 +28,33 @@ fn home() -> String {
 struct Far {
     sshd: Child,
     port: u16,
+    /// What holds a network of its own, where data ports are closed.
+    net: Option<Child>,
     /// `home` is both sides', `near` where commands run.
     dir: TempDir,
 }
 
 impl Far {
     fn new() -> Self {
+        Self::with_net(None)
+    }
+
+    /// One of which only the port of SSH lets connections in; others are refused.
+    fn closed() -> Self {
+        let rules = "add table inet t; add chain inet t in { type filter hook input priority 0; }; \
+                     add rule inet t in tcp dport != 22 tcp flags & (syn|ack) == syn reject with tcp reset";
+        let script = format!("ip link set lo up; nft '{rules}'; echo ready; exec sleep 600");
+        let mut command = Command::new("unshare");
+        let mut net = command.args(["-n", "sh", "-euc", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(net.stdout.take().unwrap()), &mut ready).unwrap();
+        assert_eq!(ready, "ready\n");
+        let far = Self::with_net(Some(net));
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_phoebus"), far.home("bin/phoebus")).unwrap();
+        far
+    }
+
+    fn with_net(net: Option<Child>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
         for name in ["home/.ssh", "home/.globus", "home/bin", "near", "run"] {
@@ -45,7 +65,7 @@ impl Far {
             ok(&run(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &at(key)])));
         }
         fs::copy(at("home/.ssh/id.pub"), at("authorized")).unwrap();
-        let port = support::port::free();
+        let port = if net.is_some() { 22 } else { support::port::free() };
         let key = fs::read_to_string(at("hostkey.pub")).unwrap();
         fs::write(at("home/.ssh/known_hosts"), format!("far {key}")).unwrap();
         // "far" and "other" are hosts by names that only this configuration knows. To the second one commands come from elsewhere than
@@ -70,16 +90,18 @@ impl Far {
         );
         fs::write(at("sshd_config"), config).unwrap();
         fs::create_dir_all("/run/sshd").unwrap();
-        let mut command = within(dir.path(), "/usr/sbin/sshd");
+        let mut command = within(dir.path(), net.as_ref(), "/usr/sbin/sshd");
         command.args(["-D", "-f", &at("sshd_config"), "-E", &at("sshd.log")]).stdin(Stdio::null());
         let sshd = command.spawn().unwrap_or_else(|error| panic!("sshd: {error}; scripts/setup installs it"));
         let start = Instant::now();
         // At one address after the other.
-        while !["127.0.0.1", "127.0.0.2"].iter().all(|host| TcpStream::connect((*host, port)).is_ok()) {
+        let listens =
+            || fs::read_to_string(at("sshd.log")).is_ok_and(|log| log.matches("Server listening").count() == 2);
+        while !listens() {
             assert!(start.elapsed() < PATIENCE, "sshd does not listen");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        Self { sshd, port, dir }
+        Self { sshd, port, net, dir }
     }
 
     /// The same with our own program where the far side's shell finds it.
@@ -106,7 +128,7 @@ impl Far {
     }
 
     fn phoebus(&self, arguments: &[&str]) -> (i32, String) {
-        let mut command = within(self.dir.path(), env!("CARGO_BIN_EXE_phoebus"));
+        let mut command = within(self.dir.path(), self.net.as_ref(), env!("CARGO_BIN_EXE_phoebus"));
         says(&run(command.args(arguments).current_dir(self.near("")).env("HOME", home())))
     }
 
@@ -156,14 +178,19 @@ impl Drop for Far {
     fn drop(&mut self) {
         let _ = self.sshd.kill();
         let _ = self.sshd.wait();
+        if let Some(net) = &mut self.net {
+            let _ = net.kill();
+            let _ = net.wait();
+        }
     }
 }
 
-/// A program whose home directory is the test's.
-fn within(dir: &Path, program: &str) -> Command {
-    let mut command = Command::new("unshare");
+/// A program whose home directory is the test's, in a network of the test's if there is one.
+fn within(dir: &Path, net: Option<&Child>, program: &str) -> Command {
+    let mut command = Command::new("nsenter");
     let script = format!("mount --bind \"$0\" {}; exec \"$@\"", home());
-    command.args(["-m", "sh", "-euc", &script]).arg(dir.join("home")).arg(program);
+    command.arg(format!("--net=/proc/{}/ns/net", net.map_or("self".to_owned(), |net| net.id().to_string())));
+    command.args(["unshare", "-m", "sh", "-euc", &script]).arg(dir.join("home")).arg(program);
     command
 }
 
@@ -191,6 +218,41 @@ fn our_own_server_is_started_at_the_far_side() {
 }
 
 #[test]
+fn ssh_is_told_what_scp_tells_it() {
+    let far = Far::with_phoebus();
+    fs::write(far.home("x"), "there").unwrap();
+    // This configuration has neither the port nor the key of 127.0.0.1, to which only the other address of the host leads.
+    let (dir, port) = (far.dir.path().display(), far.port.to_string());
+    let (key, known) = (format!("{dir}/home/.ssh/id"), format!("{dir}/home/.ssh/known_hosts"));
+    let config = format!(
+        "Host 127.0.0.2\n IdentityFile {key}\nHost 127.0.0.1\n IdentityFile {dir}/none\nHost *\n HostKeyAlias far\n \
+         IdentitiesOnly yes\n BatchMode yes\n UserKnownHostsFile {known}\n"
+    );
+    fs::write(far.dir.path().join("another"), config).unwrap();
+    let ssh = format!("ssh -F '{dir}/another' -o 'ConnectTimeout 30'");
+    let with = |arguments: &[&str]| {
+        let mut command = within(far.dir.path(), None, env!("CARGO_BIN_EXE_phoebus"));
+        command.args(arguments).current_dir(far.near("")).env("HOME", home()).env("PHOEBUS_SSH", &ssh);
+        says(&run(&mut command))
+    };
+    let jump = format!("127.0.0.2:{port}");
+    let all = ["-P", &port, "-i", &key, "-J", &jump, "127.0.0.1:x"];
+    let (code, said) = with(&[&["cat"], &all[..]].concat());
+    assert_eq!((code, said.as_str()), (0, "there"));
+    let log = fs::read_to_string(far.dir.path().join("sshd.log")).unwrap();
+    assert!(log.matches("Accepted publickey").count() == 2, "one login on the way and one at its end: {log}");
+    // What a host on the way is refused is told at once, too.
+    let closed = format!("sshftp://127.0.0.1:{}/x", support::port::free());
+    let (code, said) = with(&["cp", "-J", &jump, &closed, "y"]);
+    assert!(code == 11 && said.contains("Connection refused") && !said.contains("trying again"), "{code}: {said}");
+    // Without one of them it does not get there.
+    let (code, said) = with(&["cp", "--attempts", "1", "-P", &port, "127.0.0.1:x", "y"]);
+    assert!(code == 6 && said.contains("Permission denied"), "{code}: {said}");
+    let (code, said) = with(&["cat", "-P", &port, "ftp://127.0.0.1/x"]);
+    assert!(code == 2 && said.contains("-P, -i and -J are for HOST:PATH and sshftp://"), "{code}: {said}");
+}
+
+#[test]
 fn sshftp_finds_what_the_far_side_has_for_it() {
     let far = Far::new();
     let url = |path: &str| format!("sshftp://127.0.0.1:{}/~/{path}", far.port);
@@ -208,6 +270,89 @@ fn sshftp_finds_what_the_far_side_has_for_it() {
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_phoebus"), far.home("bin/phoebus")).unwrap();
     let said = far.everything(&url, MODES);
     assert!(said.contains("data under TLS"), "{said}");
+}
+
+#[test]
+fn data_goes_inside_ssh_where_its_ports_are_closed() {
+    let far = Far::closed();
+    // Ours in any mode, without a word from the user, and it is said why.
+    let said = far.everything(&|path| format!("far:{path}"), &[&[], &["--streams", "3"]]);
+    let why =
+        "commands by ssh, data inside ssh, since data connections do not get through: cannot connect to 127.0.0.1:";
+    assert!(said.contains(why) && said.contains("refused"), "{said}");
+    let url = format!("sshftp://127.0.0.1:{}/~/", far.port);
+    let said = far.does(&["cp", "--data-auth", "none", "tree/deep/c", &format!("{url}c")]);
+    assert!(said.contains("data inside ssh"), "{said}");
+    assert!(fs::read(far.home("c")).unwrap() == bytes(300_000));
+    // One connection for commands and one for data are enough for many files.
+    let logins = || fs::read_to_string(far.dir.path().join("sshd.log")).unwrap().matches("Accepted publickey").count();
+    fs::create_dir(far.near("many")).unwrap();
+    for i in 0..40 {
+        fs::write(far.near("many").join(i.to_string()), bytes(1000 + i)).unwrap();
+    }
+    let before = logins();
+    let said = report(&far.does(&["cp", "--json", "-r", "--transfers", "1", "many/", "far:many"]));
+    assert!(logins() - before <= 6, "{} logins", logins() - before);
+    assert!(said["path"].as_str().unwrap().contains("data inside ssh"), "{said:#}");
+    ok(&run(Command::new("diff").arg("-r").args([far.near("many"), far.home("many")])));
+    // From host to host it goes by way of this end, and it is said why.
+    fs::write(far.home("one"), bytes(300_000)).unwrap();
+    let said = report(&far.does(&["cp", "--json", "far:one", "third:two"]));
+    assert!(said["by_way_of_this_end"].as_str().unwrap().contains("inside SSH"), "{said:#}");
+    assert!(fs::read(far.home("two")).unwrap() == bytes(300_000));
+    // Who is let in for some files alone has another server for each login, which carries data all the same.
+    let some = format!("command=\"phoebus serve --inetd --root {}/some\" ", home());
+    fs::create_dir(far.home("some")).unwrap();
+    let keys = fs::read_to_string(far.dir.path().join("authorized")).unwrap();
+    fs::write(far.dir.path().join("authorized"), format!("{some}{keys}")).unwrap();
+    far.does(&["cp", "source", "far:/x"]);
+    assert!(fs::read(far.home("some/x")).unwrap() == fs::read(far.near("source")).unwrap());
+    fs::write(far.dir.path().join("authorized"), keys).unwrap();
+    // What was asked for by name is not replaced by it.
+    far.fails(11, "refused", &["cp", "--attempts", "1", "--stack", "tcp,tls", "source", "far:y"]);
+    // A far side that has none of it: the commands go on, and data says what is wrong.
+    far.install(
+        ".globus/sshftp",
+        "#!/bin/sh\nexec /usr/sbin/globus-gridftp-server -ssh -allow-root -anonymous-user root -data-interface 127.0.0.1\n",
+    );
+    far.does(&["mkdir", &format!("{url}made")]);
+    far.fails(11, "refused", &["cp", "--attempts", "1", "source", &format!("{url}made/")]);
+    far.fails(1, "takes no data inside SSH", &["cp", "--stack", "ssh", "source", &format!("{url}made/")]);
+}
+
+#[test]
+fn data_goes_inside_ssh_where_that_is_asked_for() {
+    let far = Far::with_phoebus();
+    let said = far.everything(&|path| format!("far:{path}"), &[&["--stack", "ssh"]]);
+    assert!(said.contains("commands by ssh, data inside ssh") && !said.contains("get through"), "{said}");
+    far.fails(2, "--stack ssh is for HOST:PATH and sshftp://", &["cp", "--stack", "ssh", "x", "ftp://127.0.0.1/x"]);
+    far.fails(2, "driver ssh is not to be had here", &["ls", "--stack", "ssh,tls", "far:"]);
+}
+
+/// A connection of SSH that carries data is cut: what is there is not complete, and the same command goes on.
+#[test]
+fn a_cut_of_data_inside_ssh_never_looks_complete() {
+    let far = Far::with_phoebus();
+    let content = bytes(30_000_000);
+    fs::write(far.near("source"), &content).unwrap();
+    // The relay at the far side takes some of it, and then is gone, as if its connection were cut.
+    let script =
+        "#!/bin/sh\ncase $3 in --data) head -c 9000000 | phoebus.real \"$@\";; *) exec phoebus.real \"$@\";; esac\n";
+    fs::rename(far.home("bin/phoebus"), far.home("bin/phoebus.real")).unwrap();
+    far.install("bin/phoebus", script);
+    let copy = ["cp", "--stack", "ssh", "--attempts", "1", "source", "far:target"];
+    let (code, said) = far.phoebus(&copy);
+    assert!(code != 0, "{said}");
+    assert!(!far.home("target").exists());
+    far.install("bin/phoebus", "#!/bin/sh\nexec phoebus.real \"$@\"\n");
+    far.does(&copy);
+    assert!(fs::read(far.home("target")).unwrap() == content);
+    let script =
+        "#!/bin/sh\ncase $3 in --data) phoebus.real \"$@\" | head -c 9000000;; *) exec phoebus.real \"$@\";; esac\n";
+    far.install("bin/phoebus", script);
+    let (code, said) =
+        far.phoebus(&["cp", "--stack", "ssh", "--attempts", "1", "--verify", "none", "far:target", "back"]);
+    assert!(code != 0 && !far.near("back").exists(), "{code}: {said}");
 }
 
 fn report(said: &str) -> Value {
@@ -237,7 +382,7 @@ fn files_go_from_host_to_host() {
     ok(&run(Command::new("diff").arg("-r").args([far.home("tree"), far.home("copy")])));
     // Whom somebody has let in for some files alone has nobody connect elsewhere: then it comes by here, and it is said why.
     far.install("bin/some", &format!("#!/bin/sh\nexec phoebus \"$@\" --root {}\n", home()));
-    let said = copy(&["--far-phoebus", "bin/some", "far:source", "third:y"]);
+    let said = copy(&["--remote-command", "bin/some", "far:source", "third:y"]);
     assert_eq!(said["bytes_between_servers"], 0, "{said:#}");
     let why = said["by_way_of_this_end"].as_str().unwrap();
     assert!(why.contains("data connections go to 127.0.0.1 only"), "{why}");
@@ -301,7 +446,7 @@ fn the_toolkits_client_uses_our_own_server() {
     far.install(".globus/sshftp", &fs::read_to_string(example).unwrap());
     let content = bytes(5_000_001);
     fs::write(far.near("source"), &content).unwrap();
-    let guc = |arguments: &[&str]| ok(&run(within(far.dir.path(), "globus-url-copy").args(arguments)));
+    let guc = |arguments: &[&str]| ok(&run(within(far.dir.path(), None, "globus-url-copy").args(arguments)));
     let (local, back) =
         (format!("file://{}", far.near("source").display()), format!("file://{}", far.near("back").display()));
     let url = |path: &str| format!("sshftp://127.0.0.1:{}{}/{path}", far.port, home());
@@ -321,12 +466,16 @@ fn what_keeps_ssh_from_it_is_said() {
     let far = Far::new();
     fs::write(far.near("x"), "x").unwrap();
     far.fails(1, "the far side has no phoebus", &["cp", "x", "far:x"]);
-    far.fails(1, "the far side has no phoebus", &["cp", "--far-phoebus", "/gone/phoebus", "x", "far:x"]);
+    far.fails(1, "the far side has no phoebus", &["cp", "--remote-command", "/gone/phoebus", "x", "far:x"]);
     far.fails(
         11,
         "phoebus: nowhere.invalid: ssh does not get there",
         &["cp", "--attempts", "1", "x", "nowhere.invalid:x"],
     );
+    // A refused connection is told at once, as by scp.
+    let closed = format!("sshftp://127.0.0.1:{}/x", support::port::free());
+    let (code, said) = far.phoebus(&["cp", "x", &closed]);
+    assert!(code == 11 && said.contains("Connection refused") && !said.contains("trying again"), "{code}: {said}");
     for host in ["-oProxyCommand=x:x", "-v:x", "a@-oProxyCommand=x:x", "-la@far:x", "$(touch pwned)@far:x"] {
         far.fails(2, "expected", &["cat", "--", host]);
     }

@@ -23,39 +23,51 @@ const HOPS: [(&str, &str); 7] = [
     ("auto", "none"),
 ];
 
-/// Two gateways with a hop of this transport between them, and beacons beside it where it is not TCP. Silence alone would end
+/// Two gateways with a hop of one transport between them, and beacons beside it where it is not TCP. Silence alone would end
 /// nothing for as long as a test has patience.
-fn pair_by(transport: &str, security: &str) -> (Gateway, Gateway) {
-    const SILENCE: Duration = Duration::from_secs(600);
-    assert!(SILENCE > 5 * PATIENCE);
-    let certificates = Certificates::new();
-    let needs_none = security == "none" && transport != "auto";
-    let tls = |name: &str| if needs_none { String::new() } else { certificates.issue(name) };
-    let addrs = [address(), address()].map(|addr| SocketAddr::from((addr, 5006)));
-    let (by, allowed) = if transport == "auto" { ("quic", "allowed = [\"quic\"]\n") } else { (transport, "") };
-    let listener = |addr| match by {
-        "tcp" => String::new(),
-        "quic" => format!("[[listen]]\naddress = \"{addr}\"\ntransport = \"quic\"\n"),
-        _ => format!("[[listen]]\naddress = \"{addr}\"\ntransport = \"{by}\"\nsecurity = \"{security}\"\n"),
-    };
-    let peer = |name: &str, addr, min: u32| {
-        format!(
-            "[[peer]]\nname = \"{name}\"\naddress = \"{addr}\"\ntransport = \"{transport}\"\n{allowed}\
-             security = \"{security}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = {min} }}\n\
-             [profile.default]\nidle_timeout = \"{}s\"\n",
-            SILENCE.as_secs()
-        )
-    };
-    let start = |n: usize, name, other, min| {
-        let text = format!("{}{}{}", tls(name), listener(addrs[n]), peer(other, addrs[1 - n], min));
-        Gateway::start_at(addrs[n], name, &text)
-    };
-    let second = start(1, "pg2", "pg1", 0);
-    let first = start(0, "pg1", "pg2", 1);
-    if transport != "tcp" {
-        first.wait_for_log("a beacon is lit");
+struct Pair {
+    addrs: [SocketAddr; 2],
+    texts: [String; 2],
+    gateways: [Gateway; 2],
+    _certificates: Certificates,
+}
+
+const NAMES: [&str; 2] = ["pg1", "pg2"];
+
+impl Pair {
+    /// A neighbour whose beacon was reset counts as dead when nothing was heard of it for the time `silence`.
+    fn by(transport: &str, security: &str, silence: &str) -> Self {
+        const SILENCE: Duration = Duration::from_secs(600);
+        assert!(SILENCE > 5 * PATIENCE);
+        let certificates = Certificates::new();
+        let needs_none = security == "none" && transport != "auto";
+        let addrs = [address(), address()].map(|addr| SocketAddr::from((addr, 5006)));
+        let (by, allowed) = if transport == "auto" { ("quic", "allowed = [\"quic\"]\n") } else { (transport, "") };
+        let text = |n: usize| {
+            let (addr, next, min) = (addrs[n], addrs[1 - n], 1 - n);
+            let tls = if needs_none { String::new() } else { certificates.issue(NAMES[n]) };
+            let listener = match by {
+                "tcp" => String::new(),
+                "quic" => format!("[[listen]]\naddress = \"{addr}\"\ntransport = \"quic\"\n"),
+                _ => format!("[[listen]]\naddress = \"{addr}\"\ntransport = \"{by}\"\nsecurity = \"{security}\"\n"),
+            };
+            format!(
+                "{tls}{listener}[[peer]]\nname = \"{}\"\naddress = \"{next}\"\ntransport = \"{transport}\"\n{allowed}\
+                 security = \"{security}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = {min} }}\n\
+                 [profile.default]\nidle_timeout = \"{}s\"\n[limits]\nsilence_timeout = \"{silence}\"\n",
+                NAMES[1 - n],
+                SILENCE.as_secs()
+            )
+        };
+        let texts = [text(0), text(1)];
+        let start = |n: usize| Gateway::start_at(addrs[n], NAMES[n], &texts[n]);
+        let second = start(1);
+        let first = start(0);
+        if transport != "tcp" {
+            first.wait_for_log("a beacon is lit");
+        }
+        Self { gateways: [first, second], addrs, texts, _certificates: certificates }
     }
-    (first, second)
 }
 
 /// Runs `test` over two gateways, with each transport between them: it gets the one to kill, and a session. Once the first
@@ -64,9 +76,11 @@ fn pair_by(transport: &str, security: &str) -> (Gateway, Gateway) {
 fn with_each_victim(test: impl Fn(&mut Gateway, TcpStream, TcpStream)) {
     for (transport, security) in HOPS {
         for first_dies in [true, false] {
-            let (mut first, mut second) = pair_by(transport, security);
-            let (client, destination) = session_over(&[first.addr, second.addr]);
-            let (victim, other) = if first_dies { (&mut first, &second) } else { (&mut second, &first) };
+            // Which is shorter than the pause between two signs of life: nobody lives here whose beacon is reset.
+            let mut pair = Pair::by(transport, security, "300ms");
+            let (client, destination) = session_over(&pair.addrs);
+            let [first, second] = &mut pair.gateways;
+            let (victim, other) = if first_dies { (first, &*second) } else { (second, &*first) };
             test(victim, client, destination);
             if transport != "tcp" {
                 other.wait_for_log("the peer has died");
@@ -155,6 +169,22 @@ fn failed(stream: &mut TcpStream) -> bool {
             assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
             true
         }
+    }
+}
+
+#[test]
+fn a_gateway_that_comes_back_is_told_from_the_one_before() {
+    // Over UDT nothing else says so.
+    for victim in [0, 1] {
+        let mut pair = Pair::by("udt", "encrypt", "600s");
+        let (mut client, mut destination) = session_over(&pair.addrs);
+        pair.gateways[victim].kill();
+        let came_back = Gateway::start_at(pair.addrs[victim], NAMES[victim], &pair.texts[victim]);
+        assert_reset(&mut client, "client");
+        assert_reset(&mut destination, "destination");
+        pair.gateways[1 - victim].wait_for_log("another process has taken its place");
+        session_over(&pair.addrs);
+        drop(came_back);
     }
 }
 

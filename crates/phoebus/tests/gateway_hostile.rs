@@ -4,11 +4,13 @@
 
 mod support;
 
-use phoebus_proto::session::PREFACE;
+use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::session::message::Hello;
+use phoebus_proto::session::{Initiator, PREFACE};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use support::{Gateway, PATIENCE, session, session_over, try_connect, wait_until};
+use support::{Gateway, PATIENCE, address, connect_on, open, session, session_over, try_connect, wait_until};
 
 /// What comes back until the gateway ends the connection, cleanly or not.
 fn answer(stream: &mut TcpStream) -> Vec<u8> {
@@ -91,6 +93,36 @@ fn pending_handshakes_of_one_source_are_limited() {
     wait_until(|| (1..=8).contains(&kept()), || format!("{} are kept waiting; expected some, up to the limit", kept()));
     drop(held);
     wait_until(|| connect_works(&gateway), || "the gateway serves nobody any more".into());
+}
+
+#[test]
+fn names_that_nobody_answers_for_hold_up_their_asker_alone() {
+    // A name server that is there and says nothing.
+    let silent = std::net::UdpSocket::bind((address(), 53)).unwrap();
+    let resolver = format!("nameserver {}\n", silent.local_addr().unwrap().ip());
+    let limits = "[limits]\nthreads = 1\nresolve_timeout = \"4s\"\n";
+    let gateway = Gateway::start_with_resolver(&resolver, "pg1", limits);
+    let asking: Vec<TcpStream> = (0..40)
+        .map(|n| {
+            let name: Endpoint = format!("n{n}.example:9").parse().unwrap();
+            let open = open(session(), name.as_ref(), &[]);
+            let asking = Initiator::connect(vec![0; 4096], Vec::new(), &Hello::of(""), None, &open).unwrap();
+            let mut stream = TcpStream::connect(gateway.addr).unwrap();
+            stream.write_all(asking.outgoing()).unwrap();
+            stream
+        })
+        .collect();
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
+    silent.recv(&mut [0; 512]).unwrap();
+    // Another user, at another address, asks for a name that needs no name server.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let name: Endpoint = format!("localhost:{}", listener.local_addr().unwrap().port()).parse().unwrap();
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&std::net::SocketAddr::from((address(), 0)).into()).unwrap();
+    socket.connect(&gateway.addr.into()).unwrap();
+    let answer = connect_on(socket.into(), session(), &[gateway.addr], &name).unwrap();
+    assert!(answer.is_ok(), "{:?}", answer.err());
+    drop(asking);
 }
 
 fn connect_works(gateway: &Gateway) -> bool {

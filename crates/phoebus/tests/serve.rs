@@ -227,3 +227,62 @@ fn the_toolkits_client_goes_on_after_a_server_was_killed() {
         assert_eq!(target.hidden(), Vec::<String>::new());
     }
 }
+
+#[test]
+fn sighup_reads_the_configuration_again_and_transfers_go_on() {
+    let everybody = "[anonymous]\nroot = \"ROOT\"\nread_only = false\n";
+    let serve = Serve::configured(everybody);
+    let file = serve.local().parent().unwrap().join("serve.toml");
+    let hashed =
+        with_input(Command::new(env!("CARGO_BIN_EXE_phoebus")).args(["serve", "--hash-password"]), b"secret\n");
+    fs::copy(&file, serve.local().join("first")).unwrap();
+    let jane = format!(
+        "[limits]\nper_user = 1\n[[user]]\nname = \"jane\"\npassword = \"{}\"\nroot = \"root\"\n",
+        hashed.trim()
+    );
+    fs::write(serve.local().join("second"), jane).unwrap();
+    fs::write(serve.local().join("unusable"), "[limits]\nper_user = \"many\"\n").unwrap();
+    let script = r#"
+import os, shutil, signal, time
+config, log = os.path.join(dir, '../serve.toml'), os.path.join(dir, '../log')
+def reload(name, says):
+    before = open(log).read().count(says)
+    shutil.copy(os.path.join(dir, name), config)
+    os.kill(int(open(os.path.join(dir, 'pid')).read()), signal.SIGHUP)
+    until = time.time() + 60
+    while open(log).read().count(says) == before:
+        assert time.time() < until, open(log).read()
+        time.sleep(0.01)
+f = login(); f.voidcmd('TYPE I')
+s = f.transfercmd('STOR x'); s.sendall(b'x' * 100000)
+reload('second', 'was read again')
+try: login(); raise SystemExit('anonymous is still let in')
+except ftplib.error_perm as e: assert str(e).startswith('530'), e
+g = login('jane', 'secret')
+try: login('jane', 'secret'); raise SystemExit('a second connection of one')
+except ftplib.error_perm as e: assert str(e).startswith('530'), e
+reload('unusable', 'nothing is changed')
+assert 'per_user' in open(log).read()
+g.quit(); g = login('jane', 'secret'); g.quit()
+s.sendall(b'y' * 100000); s.close(); assert f.voidresp().startswith('226')
+"#;
+    ok(&python(&serve, script));
+    assert_eq!(fs::metadata(serve.path("x")).unwrap().len(), 200_000);
+}
+
+#[test]
+fn who_is_refused_again_and_again_does_not_fill_the_log() {
+    let config = "[anonymous]\nroot = \"ROOT\"\n[limits]\nper_address = 1\n[log]\nrepeats = 3\n";
+    let serve = Serve::configured(config);
+    let script = r#"
+import socket
+f = login()
+for n in range(50):
+    with socket.create_connection((host, port), 30) as s: assert s.recv(99).startswith(b'421')
+for n in range(10): f.cwd('/'); f.nlst()
+"#;
+    ok(&python(&serve, script));
+    let log = serve.log();
+    let lines = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+    assert_eq!((lines("there are too many connections"), lines("is logged in")), (3, 1), "{log}");
+}

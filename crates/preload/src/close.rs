@@ -1,14 +1,14 @@
-//! close(2) and shutdown(2) while a session is being opened.
+//! close(2), dup2(2) and their kin, and shutdown(2), while a session is being opened.
 //!
 //! A socket that is closed may live on by a descriptor that dup or fork made, and its handshake with it. So a close only
 //! marks the entry, and the next call on another descriptor clears the mark. Of those that stay marked a few are kept; the
 //! rest, and whatever was closed unseen, goes at the latest when the handshake would have timed out.
 
-use crate::handshake;
 use crate::process::{no_unwind, shares_memory};
+use crate::sys::{self, Errno};
 use crate::table::{self, State};
-use crate::{config, real};
-use libc::c_int;
+use crate::{config, handshake, real};
+use libc::{c_int, c_uint};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Entries of closed sockets that are kept.
@@ -18,21 +18,66 @@ const KEPT: usize = 64;
 static CLOSED: [AtomicU32; KEPT] = [const { AtomicU32::new(0) }; KEPT];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes that a descriptor is about to be closed.
-fn closing(fd: c_int) {
+/// Closes a descriptor by `close`, or gives its number to another file. While a handshake is under way on it, this is done
+/// with the entry locked: no thread advances a handshake on a number that has just become another socket's. `None` where
+/// there is no handshake, and the program's own call may wait as it likes.
+fn closing(fd: c_int, close: impl FnOnce() -> Result<(), Errno>) -> Option<Result<(), Errno>> {
     // A child of vfork closes its own descriptors, not those that the table is about.
+    if shares_memory() {
+        return None;
+    }
+    let mut guard = table::find(fd)?;
+    match guard.state() {
+        State::Free | State::Open => None,
+        State::Watched | State::Failed => {
+            guard.remove();
+            None
+        }
+        State::Pending => {
+            // The socket itself goes when nobody waits for this any more: with SO_LINGER that may take its time.
+            let last = sys::duplicate(fd).ok();
+            let result = close();
+            if result.is_ok() {
+                guard.facts().closed = true;
+                let place = guard.place().0;
+                drop(guard);
+                keep(place);
+            } else {
+                drop(guard);
+            }
+            last.into_iter().for_each(sys::close);
+            Some(result)
+        }
+    }
+}
+
+/// Closes the descriptors from `first` to `last` whose handshakes are under way.
+fn closing_range(first: c_uint, last: c_uint) {
     if shares_memory() {
         return;
     }
-    let Some(mut guard) = table::find(fd) else { return };
-    match guard.state() {
-        State::Free | State::Open => {}
-        State::Watched | State::Failed => guard.remove(),
-        State::Pending => {
-            guard.facts().closed = true;
-            let place = guard.place().0;
-            drop(guard);
-            keep(place);
+    table::each_pending(|guard| {
+        let (fd, place) = (guard.descriptor(), guard.place());
+        drop(guard);
+        if c_uint::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd))
+            && table::find(fd).is_some_and(|guard| guard.place() == place)
+        {
+            closing(fd, || sys::try_close(fd));
+        }
+    });
+}
+
+/// Gives the number `to` to the file behind `from`, by `real` where there is no handshake on it.
+fn duplicating(from: c_int, to: c_int, cloexec: bool, real: impl FnOnce() -> c_int) -> c_int {
+    // Where there is nothing to duplicate, `to` stays what it is.
+    let closes = !table::is_empty() && from != to && sys::status_flags(from).is_ok();
+    let replaced = if closes { no_unwind(|| closing(to, || sys::dup3(from, to, cloexec))) } else { None };
+    match replaced {
+        None => real(),
+        Some(Ok(())) => to,
+        Some(Err(errno)) => {
+            sys::set_errno(errno);
+            -1
         }
     }
 }
@@ -52,15 +97,55 @@ fn keep(place: usize) {
 hook! {
     /// close(2).
     fn close(fd: c_int) -> c_int {
-        if !table::is_empty() {
-            no_unwind(|| closing(fd));
+        let closed = if table::is_empty() { None } else { no_unwind(|| closing(fd, || sys::try_close(fd))) };
+        match closed {
+            None => real::close(fd),
+            Some(Ok(())) => 0,
+            Some(Err(errno)) => {
+                sys::set_errno(errno);
+                -1
+            }
         }
-        real::close(fd)
     }
 
     /// close(2) by the C library's own name.
     fn __close(fd: c_int) -> c_int {
         close(fd)
+    }
+
+    /// close_range(2).
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        let marks_only = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
+        if first <= last && !marks_only && !table::is_quiet() {
+            no_unwind(|| closing_range(first, last));
+        }
+        real::close_range(first, last, flags)
+    }
+
+    /// closefrom(3).
+    fn closefrom(first: c_int) -> () {
+        if !table::is_quiet() {
+            no_unwind(|| closing_range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX));
+        }
+        real::closefrom(first)
+    }
+
+    /// dup2(2).
+    fn dup2(from: c_int, to: c_int) -> c_int {
+        duplicating(from, to, false, || real::dup2(from, to))
+    }
+
+    /// dup2(2) by the C library's own name.
+    fn __dup2(from: c_int, to: c_int) -> c_int {
+        dup2(from, to)
+    }
+
+    /// dup3(2).
+    fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+        if flags & !libc::O_CLOEXEC != 0 {
+            return real::dup3(from, to, flags);
+        }
+        duplicating(from, to, flags != 0, || real::dup3(from, to, flags))
     }
 
     /// shutdown(2): ends a connect that is under way, as in the kernel.

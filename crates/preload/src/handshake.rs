@@ -9,7 +9,7 @@
 
 use crate::config::{CONNECT_LIMIT, Config, OPEN_LIMIT};
 use crate::process::no_unwind;
-use crate::record::{Attempt, Gateways, Handshake, Mark, Outcome};
+use crate::record::{Attempt, GATEWAYS, Gateways, Handshake, Mark, Outcome};
 use crate::report::{self, Failure};
 use crate::sys::{self, Errno};
 use crate::table::{self, Guard, State};
@@ -40,8 +40,19 @@ pub(crate) enum Stage {
     Failed,
 }
 
+/// A connect that a call waits for: its number, and the socket on which it was last seen, which changes where one of
+/// another family takes its place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Awaited {
+    pub(crate) attempt: u64,
+    cookie: Option<u64>,
+}
+
 /// How soon to look again, at the least: another thread or process may take the news that this one waits for.
 const GLANCE: Duration = Duration::from_millis(10);
+
+/// Numbers attempts; 0 is none.
+static ATTEMPTS: AtomicU64 = AtomicU64::new(1);
 
 /// The first time-out of any handshake, in milliseconds; 0: none. It may be too early, never too late.
 static EARLIEST: AtomicU64 = AtomicU64::new(0);
@@ -88,6 +99,7 @@ pub(crate) fn begin(
         session,
         gateways: first.to.for_family(family),
         gateway: 0,
+        failures: [0; GATEWAYS],
         agent: first.agent,
         heard: false,
         begun: now,
@@ -101,6 +113,7 @@ pub(crate) fn begin(
     guard.facts().closed = false;
     guard.facts().errno = 0;
     guard.facts().destination = crate::addr::RawAddr::new(destination, family);
+    guard.facts().attempt = ATTEMPTS.fetch_add(1, Ordering::Relaxed);
     // Before the kernel has anything to report: another thread may be waiting.
     epoll::hide(guard);
     let Err(errno) = dial(guard, fd, config, destination) else {
@@ -125,6 +138,34 @@ pub(crate) fn look(fd: c_int) -> Stage {
         return Stage::Plain;
     }
     no_unwind(|| table::find_live(fd).map_or(Stage::Plain, |mut guard| advance(&mut guard, fd)))
+}
+
+/// Like [`look`], with what a call needs to wait for the attempt if there is one.
+pub(crate) fn look_to_wait(fd: c_int) -> (Stage, Awaited) {
+    match table::find_live(fd) {
+        Some(mut guard) => (advance(&mut guard, fd), awaited(&guard, fd)),
+        None => (Stage::Plain, Awaited { attempt: 0, cookie: None }),
+    }
+}
+
+/// The attempt of `guard`, for a call that waits for it; asked for before the guard is given back.
+pub(crate) fn awaited(guard: &Guard, fd: c_int) -> Awaited {
+    Awaited { attempt: guard.attempt(), cookie: sys::cookie(fd) }
+}
+
+/// Like [`look`], for a call that waits: `None` when `fd` is not the socket any more that the call was made for.
+pub(crate) fn look_for(fd: c_int, awaited: &mut Awaited) -> Option<Stage> {
+    no_unwind(|| {
+        if let Some(mut guard) = table::find(fd)
+            && guard.attempt() == awaited.attempt
+        {
+            let stage = advance(&mut guard, fd);
+            awaited.cookie = sys::cookie(fd);
+            return Some(stage);
+        }
+        let same = awaited.cookie.is_some() && sys::cookie(fd) == awaited.cookie;
+        same.then_some(Stage::Plain)
+    })
 }
 
 /// Advances the handshake as far as it goes without waiting.
@@ -166,8 +207,13 @@ pub(crate) fn advance(guard: &mut Guard, fd: c_int) -> Stage {
         },
         None => return settle(guard, State::Free),
     };
-    if failure.is_unreachable() && next_gateway(guard, fd, config, destination) {
-        return advance(guard, fd);
+    if let Failure::Connect(errno) = failure {
+        if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
+            attempt.failed(errno);
+        }
+        if next_gateway(guard, fd, config, destination) {
+            return advance(guard, fd);
+        }
     }
     match give_up(guard, fd, config, &failure) {
         None => settle(guard, State::Free),
@@ -242,6 +288,7 @@ fn dial(guard: &mut Guard, fd: c_int, config: &Config, destination: SocketAddr) 
             Ok(()) => return Ok(()),
             Err(errno) => {
                 let attempt = guard.record().and_then(|record| record.attempt.as_mut()).ok_or(errno)?;
+                attempt.failed(errno);
                 attempt.gateways.get(attempt.gateway + 1).ok_or(errno)?;
                 attempt.gateway += 1;
                 socket::hang_up(fd);
@@ -392,6 +439,12 @@ fn next_gateway(guard: &mut Guard, fd: c_int, config: &Config, destination: Sock
 /// itself instead.
 fn give_up(guard: &mut Guard, fd: c_int, config: &Config, failure: &Failure) -> Option<Errno> {
     let destination = guard.facts().destination;
+    // Of several addresses the program gets the error that says most.
+    let telling = guard.record().and_then(|record| record.attempt.as_ref()?.telling());
+    let failure = match (failure, telling) {
+        (Failure::Connect(_), Some((_, errno))) => &Failure::Connect(errno),
+        (failure, _) => failure,
+    };
     let fallback = failure.is_unreachable() && config.settings.fallback && !agent::is_demanded(config);
     if let (Some(attempt), Some(to)) =
         (guard.record().and_then(|record| record.attempt.as_mut()), destination.socket_addr())

@@ -24,16 +24,20 @@ fn hold(fd: c_int, flags: c_int, limit: c_int) -> Option<Errno> {
 
 #[cold]
 fn held(fd: c_int, flags: c_int, limit: c_int) -> Option<Errno> {
-    match handshake::look(fd) {
-        Stage::Plain => None,
-        Stage::Failed => failed(fd),
-        Stage::Waiting { .. } if flags & libc::MSG_DONTWAIT != 0 || socket::is_nonblocking(fd) => Some(libc::EAGAIN),
-        Stage::Waiting { .. } => match settle(fd, socket::time_limit(fd, limit)) {
-            Settled::Plain => None,
-            Settled::Failed => failed(fd),
-            Settled::Interrupted => Some(libc::EINTR),
-            Settled::TimedOut => Some(libc::EAGAIN),
-        },
+    let awaited = match no_unwind(|| handshake::look_to_wait(fd)) {
+        (Stage::Plain, _) => return None,
+        (Stage::Failed, _) => return failed(fd),
+        (Stage::Waiting { .. }, awaited) => awaited,
+    };
+    if flags & libc::MSG_DONTWAIT != 0 || socket::is_nonblocking(fd) {
+        return Some(libc::EAGAIN);
+    }
+    match settle(fd, awaited, socket::time_limit(fd, limit)) {
+        Settled::Plain => None,
+        Settled::Gone => Some(libc::EBADF),
+        Settled::Failed => failed(fd),
+        Settled::Interrupted => Some(libc::EINTR),
+        Settled::TimedOut => Some(libc::EAGAIN),
     }
 }
 
@@ -61,13 +65,13 @@ unsafe fn connect_first(fd: c_int, flags: c_int, addr: *const sockaddr, len: soc
     // SAFETY: the caller's promise.
     let Some(wanted) = (unsafe { RawAddr::read(addr, len) }) else { return First::Go };
     match connect::decide(fd, &wanted) {
-        Course::Real | Course::Session(..) => First::Go,
+        Course::Real => First::Go,
+        Course::Connected => First::Connected,
         Course::Failed(errno) => First::Fail(errno),
-        Course::Pending { again } if flags & libc::MSG_DONTWAIT != 0 || socket::is_nonblocking(fd) => {
+        Course::Pending { again, .. } if flags & libc::MSG_DONTWAIT != 0 || socket::is_nonblocking(fd) => {
             First::Fail(connect::under_way(again))
         }
-        // SAFETY: the caller's promise.
-        Course::Pending { again } => match unsafe { connect::complete(fd, addr, len, again) } {
+        Course::Pending { again, awaited } => match connect::complete(fd, &wanted, again, awaited) {
             0 => First::Connected,
             errno => First::Fail(errno),
         },
@@ -240,6 +244,16 @@ hook! {
 
     /// sendmmsg(2).
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        // The first connects. Fewer messages than were asked for may be sent, so it goes alone.
+        if flags & libc::MSG_FASTOPEN != 0
+            && count > 0
+            && config::get().is_some()
+            && let Some(first) = messages.as_mut()
+        {
+            let sent = sendmsg(fd, &raw const first.msg_hdr, flags);
+            first.msg_len = c_uint::try_from(sent).unwrap_or(first.msg_len);
+            return if sent < 0 { -1 } else { 1 };
+        }
         match hold_out(fd, flags) {
             None => real::sendmmsg(fd, messages, count, flags),
             Some(errno) => fail(errno) as c_int,

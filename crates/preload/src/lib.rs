@@ -13,7 +13,7 @@
 //!
 //! - `connect`: whether a connect opens a session; `handshake`: how that advances, and how it ends.
 //! - `wait` (poll), `select`, `epoll`: where programs wait, and what is hidden from them.
-//! - `io`, `options`, `close`: what other calls say meanwhile. `names`: what the program looked up.
+//! - `io`, `options`, `close`: what other calls say meanwhile. `names`: what the program looked up. `rings`: io_uring.
 //! - `table`: what is known of a socket; `record`: what its handshake needs; `process`: fork and locks.
 //! - `socket`: the program's socket made fit for its gateway. `config`, `report`, `bypass`, `agent`: what users see.
 //! - `real`, `sys`, `addr`: the functions behind the hooks, system calls, addresses.
@@ -59,6 +59,7 @@ mod process;
 mod real;
 mod record;
 mod report;
+mod rings;
 mod select;
 mod socket;
 mod sys;

@@ -10,7 +10,7 @@ use crate::sys::{self, Errno};
 use crate::table::{self, State};
 use crate::{config, real, socket};
 use libc::{c_int, c_void, sockaddr, socklen_t};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The error of a connect that is under way or failed, if that is what `fd` has.
 fn pending_error(fd: c_int) -> Option<Errno> {
@@ -42,6 +42,28 @@ fn peer(fd: c_int) -> Option<Result<RawAddr, Errno>> {
 fn believed_family(fd: c_int) -> Option<c_int> {
     let believed = table::find(fd)?.facts().family;
     (socket::family(fd)? != believed).then_some(believed)
+}
+
+/// The own address of a session's socket, where the kernel's is of another protocol than the destination's: the first hop is
+/// of that one, and the program has no use for its address. What it gets has the port, and no address.
+fn own_address(fd: c_int) -> Option<RawAddr> {
+    let (family, destination) = {
+        let mut guard = table::find(fd)?;
+        let to = matches!(guard.state(), State::Open | State::Pending).then(|| guard.facts().destination.socket_addr());
+        (guard.facts().family, to.flatten())
+    };
+    let own = sys::getsockname(fd)?.socket_addr()?;
+    let is_v4 = |address: SocketAddr| address.ip().to_canonical().is_ipv4();
+    let wants_v4 = family == libc::AF_INET || destination.is_some_and(is_v4);
+    if socket::family(fd)? == family && (destination.is_none() || is_v4(own) == wants_v4 || is_any(own)) {
+        return None;
+    }
+    let none: IpAddr = if wants_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    Some(RawAddr::new(SocketAddr::new(none, own.port()), family))
+}
+
+fn is_any(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_unspecified()
 }
 
 /// Gives an integer option to the program.
@@ -111,23 +133,15 @@ hook! {
         }
     }
 
-    /// getsockname(2). Where a socket of another family took the place of the program's, there is no address of its family
-    /// to give, only the port.
+    /// getsockname(2). Where the first hop is of another protocol than the destination, there is no address to give, only
+    /// the port.
     fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
         if config::get().is_none() || addr.is_null() || len.is_null() {
             return real::getsockname(fd, addr, len);
         }
-        match no_unwind(|| believed_family(fd)) {
-            Some(libc::AF_INET) => {
-                let port = sys::getsockname(fd).and_then(|own| own.socket_addr()).map_or(0, |own| own.port());
-                RawAddr::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), libc::AF_INET).give(addr, len);
-                0
-            }
-            Some(_) => {
-                let own = sys::getsockname(fd).and_then(|own| own.socket_addr());
-                let own = own.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
-                // A mapped address says just what it is.
-                RawAddr::new(own, libc::AF_INET6).give(addr, len);
+        match no_unwind(|| own_address(fd)) {
+            Some(own) => {
+                own.give(addr, len);
                 0
             }
             None => real::getsockname(fd, addr, len),

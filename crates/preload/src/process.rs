@@ -1,9 +1,10 @@
 //! Whose memory this is, and locks that survive fork.
 //!
 //! A child of fork has a copy of the memory, in which other threads' locks stay taken for ever; a child of vfork has the
-//! memory itself. The two are told apart by a page that the kernel wipes in copies (MADV_WIPEONFORK): it holds the number of
-//! the process whose memory this is, which is also what a taken lock holds. A lock that holds another number was copied
-//! while it was taken, and is free.
+//! memory itself. The two are told apart by a page that the kernel wipes in copies (MADV_WIPEONFORK). Whoever finds it wiped
+//! gives the copy a number, one more than the memory that it was copied from had; a taken lock holds this number. A lock that
+//! holds another one was copied while it was taken, and is free. Process numbers would not do: a child in a PID namespace of
+//! its own may have its parent's.
 
 use crate::sys::{self, Errno};
 use std::cell::UnsafeCell;
@@ -15,8 +16,19 @@ const PAGE: usize = 4096;
 const SPINS: u32 = 64;
 const YIELDS: u32 = 1000;
 
-/// Points into the page; 0 there means a fresh copy.
-static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+/// What is in the page; 0 means a fresh copy.
+#[repr(C)]
+struct Owner {
+    /// The number of this memory.
+    number: AtomicU32,
+    /// The process that was the first to use it.
+    pid: AtomicU32,
+}
+
+/// Points into the page.
+static OWNER: AtomicPtr<Owner> = AtomicPtr::new(std::ptr::null_mut());
+/// The number of the memory that has one last, here or in what this was copied from.
+static LAST: AtomicU32 = AtomicU32::new(0);
 
 /// Sets the page up.
 pub(crate) fn create() -> Result<(), Errno> {
@@ -28,37 +40,58 @@ pub(crate) fn create() -> Result<(), Errno> {
     }
     OWNER.store(page.cast(), Ordering::Release);
     owner();
+    owning_process();
     Ok(())
 }
 
 unsafe extern "C" fn forget() {
     if let Some(cell) = cell() {
-        cell.store(0, Ordering::Relaxed);
+        cell.number.store(0, Ordering::Relaxed);
+        cell.pid.store(0, Ordering::Relaxed);
     }
 }
 
-fn cell() -> Option<&'static AtomicU32> {
-    // SAFETY: null, or a mapping that is never given back; any bytes are a valid atomic.
+fn cell() -> Option<&'static Owner> {
+    // SAFETY: null, or a mapping that is never given back; any bytes are valid atomics.
     unsafe { OWNER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The number of the process whose memory this is.
+/// The number of this memory, never 0: no process that it was copied from has had the same.
 pub(crate) fn owner() -> u32 {
+    const ALONE: u32 = 1;
+    let Some(cell) = cell() else { return ALONE };
+    match cell.number.load(Ordering::Relaxed) {
+        0 => {
+            // 2^32 generations would have to descend from each other for a number to come again.
+            let next = LAST.load(Ordering::Relaxed).wrapping_add(1).max(1);
+            match cell.number.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => LAST.store(next, Ordering::Relaxed),
+                // Another thread of a process that has just been made.
+                Err(number) => return number,
+            }
+            next
+        }
+        number => number,
+    }
+}
+
+/// The process that was the first to use this memory.
+fn owning_process() -> u32 {
     let Some(cell) = cell() else { return sys::getpid() };
-    match cell.load(Ordering::Relaxed) {
+    match cell.pid.load(Ordering::Relaxed) {
         0 => {
             let own = sys::getpid();
-            cell.store(own, Ordering::Relaxed);
+            cell.pid.store(own, Ordering::Relaxed);
             own
         }
-        owner => owner,
+        pid => pid,
     }
 }
 
 /// Whether this process runs in the memory of another, as children of vfork do: its descriptors are its own, but what is
 /// known about them is the parent's.
 pub(crate) fn shares_memory() -> bool {
-    owner() != sys::getpid()
+    owning_process() != sys::getpid()
 }
 
 /// Takes a lock if it is free.

@@ -6,8 +6,8 @@
 
 use crate::sys::{self, EpollEvent};
 use libc::{
-    addrinfo, c_char, c_int, c_uint, c_void, fd_set, hostent, iovec, mmsghdr, msghdr, nfds_t, off_t, off64_t, pollfd,
-    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    addrinfo, c_char, c_int, c_long, c_uint, c_void, fd_set, hostent, iovec, mmsghdr, msghdr, nfds_t, off_t, off64_t,
+    pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -47,8 +47,21 @@ macro_rules! real {
 }
 
 real! {
+    fn syscall(
+        number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize
+    ) -> c_long;
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
+    fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int;
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int;
+    fn io_uring_queue_init_mem(
+        entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void, len: size_t
+    ) -> c_int;
     fn close(fd: c_int) -> c_int;
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    fn closefrom(first: c_int) -> ();
+    fn dup2(from: c_int, to: c_int) -> c_int;
+    fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int;
     fn shutdown(fd: c_int, how: c_int) -> c_int;
 
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
@@ -141,11 +154,22 @@ impl Missing for c_int {
     }
 }
 
+impl Missing for c_long {
+    fn missing() -> Self {
+        sys::set_errno(libc::ENOSYS);
+        -1
+    }
+}
+
 impl Missing for ssize_t {
     fn missing() -> Self {
         sys::set_errno(libc::ENOSYS);
         -1
     }
+}
+
+impl Missing for () {
+    fn missing() -> Self {}
 }
 
 impl Missing for *mut hostent {

@@ -4,13 +4,13 @@
 //! whichever process asks for it, as the connection itself would, and no process reads what another already has. The kernel
 //! frees the memory when the last of them gives it back. Untouched pages cost nothing.
 
-use crate::process::{back_off, owner};
 use crate::sys::{self, Errno};
 use libc::c_int;
 use phoebus_proto::agent::Running;
 use phoebus_proto::session::{Initiator, MESSAGE_MAX};
+use std::cell::UnsafeCell;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Epoll sets that one unconnected socket can be in. Programs use one, libraries sometimes a second.
@@ -19,13 +19,13 @@ pub(crate) const REGISTRATIONS: usize = 8;
 pub(crate) const OUT_SIZE: usize = 16 * 1024;
 /// Addresses of a gateway that are tried.
 pub(crate) const GATEWAYS: usize = 8;
-/// How often a lock that another process holds is looked at before it is asked whether that process still exists.
-const PATIENCE: u32 = 500;
+/// PTHREAD_MUTEX_ROBUST of the GNU C library.
+const ROBUST: c_int = 1;
 
 /// The record; it begins its mapping.
 #[repr(C)]
 pub(crate) struct Record {
-    lock: AtomicU32,
+    lock: UnsafeCell<libc::pthread_mutex_t>,
     /// The epoll sets that the socket is in.
     pub(crate) registrations: [Option<Registration>; REGISTRATIONS],
     /// The handshake, from connect(2) until the program knows how it ended.
@@ -57,6 +57,8 @@ pub(crate) struct Attempt {
     /// The gateway's addresses, those of an agent before it first, and the one in use.
     pub(crate) gateways: Gateways,
     pub(crate) gateway: usize,
+    /// Why each of them could not be connected to; 0 where that has not happened.
+    pub(crate) failures: [Errno; GATEWAYS],
     /// The agent, if one runs.
     pub(crate) agent: Option<Running>,
     /// Whether the gateway has said anything.
@@ -99,8 +101,34 @@ pub(crate) struct Gateways {
 impl Attempt {
     /// The agent, if it is at the address in use.
     pub(crate) fn agent_in_use(&self) -> Option<&Running> {
-        let address = self.gateways.get(self.gateway)?;
+        self.agent_at(self.gateway)
+    }
+
+    /// The agent, if it is at the gateway's address of this index.
+    pub(crate) fn agent_at(&self, index: usize) -> Option<&Running> {
+        let address = self.gateways.get(index)?;
         self.agent.as_ref().filter(|agent| agent.addresses.contains(&Some(address)))
+    }
+
+    /// Notes why the address in use cannot be connected to.
+    pub(crate) fn failed(&mut self, errno: Errno) {
+        if let Some(failure) = self.failures.get_mut(self.gateway) {
+            *failure = errno;
+        }
+    }
+
+    /// Of the addresses that could not be connected to the one whose error says most about the gateway, and that error: one
+    /// that refuses is there, and a lack of a route may be a fault of this host. Of those that say as much the first.
+    pub(crate) fn telling(&self) -> Option<(usize, Errno)> {
+        let weight = |errno| match errno {
+            libc::ECONNREFUSED => 5,
+            libc::ETIMEDOUT => 4,
+            libc::EHOSTUNREACH => 3,
+            libc::ENETUNREACH => 2,
+            _ => 1,
+        };
+        let failures = self.failures.iter().copied().enumerate().filter(|(_, errno)| *errno != 0);
+        failures.rev().max_by_key(|(_, errno)| weight(*errno))
     }
 }
 
@@ -111,10 +139,18 @@ impl Record {
     /// Maps a new record.
     pub(crate) fn create() -> Result<*mut Self, Errno> {
         let record = sys::map(Self::LEN, true)?.cast::<Self>();
-        let empty = Self { lock: AtomicU32::new(0), registrations: [None; REGISTRATIONS], attempt: None };
+        let lock = UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER);
         // SAFETY: the mapping is aligned to pages, longer than a record, and nobody else's.
-        unsafe { record.write(empty) };
-        Ok(record)
+        unsafe { record.write(Self { lock, registrations: [None; REGISTRATIONS], attempt: None }) };
+        // SAFETY: just written, and nobody else's.
+        match make_robust(unsafe { (*record).lock.get() }) {
+            0 => Ok(record),
+            errno => {
+                // SAFETY: mapped above, and not used any more.
+                unsafe { sys::unmap(record.cast(), Self::LEN) };
+                Err(errno)
+            }
+        }
     }
 
     /// Gives the mapping back.
@@ -144,30 +180,23 @@ impl Record {
         }
     }
 
-    /// Takes the lock that keeps other processes out. Threads of this one are kept out by the table's entry.
+    /// Takes the lock that keeps other processes out. Threads of this one are kept out by the table's entry. A process that
+    /// is killed while it holds the lock does not stop the others: the kernel passes it on.
     pub(crate) fn lock(&self) {
-        let own = owner();
-        let mut tries = 0_u32;
-        loop {
-            match self.lock.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return,
-                // Left behind by this process itself, which cannot be: its threads are kept out.
-                Err(holder) if holder == own => return,
-                Err(holder) => {
-                    tries = tries.wrapping_add(1);
-                    // A process that was killed while it held the lock must not stop the others.
-                    if tries.is_multiple_of(PATIENCE) && sys::is_gone(holder) {
-                        let _ = self.lock.compare_exchange(holder, 0, Ordering::Relaxed, Ordering::Relaxed);
-                    }
-                    back_off(tries);
-                }
+        let lock = self.lock.get();
+        // SAFETY: the mutex was made by `create`, and is where it was; its mapping lives as long as this borrow.
+        unsafe {
+            if libc::pthread_mutex_lock(lock) == libc::EOWNERDEAD {
+                // What that process left is told by the attempt's mark.
+                libc::pthread_mutex_consistent(lock);
             }
         }
     }
 
     /// Releases it.
     pub(crate) fn unlock(&self) {
-        self.lock.store(0, Ordering::Release);
+        // SAFETY: as above; this thread has taken it.
+        unsafe { libc::pthread_mutex_unlock(self.lock.get()) };
     }
 
     /// Whether the socket is in any epoll set.
@@ -183,6 +212,29 @@ impl Record {
     /// Where the registration of `fd` in `epfd` stands.
     pub(crate) fn position(&self, epfd: c_int, fd: c_int) -> Option<usize> {
         self.registrations.iter().position(|slot| slot.as_ref().is_some_and(|r| r.epfd == epfd && r.fd == fd))
+    }
+}
+
+/// Makes a mutex for processes that share its memory, which the kernel releases for a process that dies (robust mutexes,
+/// pthread_mutexattr_setrobust(3)). The kernel knows the holder, so that this holds across PID namespaces too. Returns 0 or
+/// an error number.
+fn make_robust(mutex: *mut libc::pthread_mutex_t) -> Errno {
+    let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::zeroed();
+    let at = attributes.as_mut_ptr();
+    // SAFETY: both are valid for writing, and initialized in this order.
+    unsafe {
+        let mut errno = libc::pthread_mutexattr_init(at);
+        if errno == 0 {
+            errno = libc::pthread_mutexattr_setpshared(at, libc::PTHREAD_PROCESS_SHARED);
+        }
+        if errno == 0 {
+            errno = libc::pthread_mutexattr_setrobust(at, ROBUST);
+        }
+        if errno == 0 {
+            errno = libc::pthread_mutex_init(mutex, at);
+        }
+        libc::pthread_mutexattr_destroy(at);
+        errno
     }
 }
 

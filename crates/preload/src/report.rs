@@ -10,10 +10,12 @@ use crate::sys::{self, Errno};
 use libc::c_int;
 use phoebus_proto::session::message::HopReport;
 use phoebus_proto::session::{Code, ProtocolError, SessionId};
+use phoebus_proto::settings::is_own;
 use phoebus_proto::units::Span;
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Longest line: room for the hops of any path in use.
@@ -129,9 +131,11 @@ pub(crate) fn opened(config: &Config, attempt: &Attempt, fd: c_int, destination:
 
 /// Reports that there is no session, and whether the connection goes direct instead.
 pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, destination: SocketAddr, direct: bool) {
-    let gateway = attempt.gateways.get(attempt.gateway);
+    let telling = attempt.telling().filter(|_| failure.is_unreachable()).map(|(index, _)| index);
+    let index = telling.unwrap_or(attempt.gateway);
+    let gateway = attempt.gateways.get(index);
     let refused = attempt.handshake.as_ref().and_then(|handshake| handshake.refused());
-    let whom = if attempt.agent_in_use().is_some() { "the agent for gateway" } else { "gateway" };
+    let whom = if attempt.agent_at(index).is_some() { "the agent for gateway" } else { "gateway" };
     plain(config, &destination, (!direct).then(|| failure.errno()), |text| {
         match (failure, refused) {
             (Failure::Refused(code), Some(refused)) => {
@@ -154,7 +158,14 @@ pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, dest
             write!(text, " ({address})")?;
         }
         match failure {
-            Failure::Connect(errno) => write!(text, ": cannot connect: {}", Reason(*errno)),
+            Failure::Connect(errno) => {
+                write!(text, ": cannot connect: {}", Reason(*errno))?;
+                let failures = attempt.gateways.iter().zip(attempt.failures).enumerate();
+                let others = failures.filter(|(other, (_, errno))| *other != index && *errno != 0);
+                others
+                    .map(|(_, other)| other)
+                    .try_for_each(|(other, errno)| write!(text, "; {other}: {}", Reason(errno)))
+            }
             Failure::Lost(0) => text.write_str(": it hung up before the session was open"),
             Failure::Lost(errno) => {
                 write!(text, ": the connection broke before the session was open: {}", Reason(*errno))
@@ -182,18 +193,42 @@ pub(crate) fn no_agent(config: &Config, destination: SocketAddr) {
     });
 }
 
-/// Reports that the gateway's name does not resolve.
+/// Says of a connection that the settings leave direct that they do.
+pub(crate) fn not_selected(config: &Config, destination: SocketAddr) {
+    if !config.settings.verbose {
+        return;
+    }
+    let ip = destination.ip().to_canonical();
+    let own = is_own(ip) && !config.settings.only.as_ref().is_some_and(|only| only.matches_address(destination));
+    let why = match (&config.settings.only, &config.settings.except) {
+        (None, _) if own => "it is this host itself",
+        (Some(_), _) if own => "it is this host itself, and PHOEBUS_ONLY (--only) has no range with it",
+        (Some(_), None) => "PHOEBUS_ONLY (--only) does not name it",
+        (None, _) => "PHOEBUS_EXCEPT (--except) names it",
+        (Some(_), Some(_)) => "PHOEBUS_ONLY (--only) does not name it, or PHOEBUS_EXCEPT (--except) does",
+    };
+    sentence(format_args!("{destination}: direct: {why}"));
+}
+
+/// Reports that the gateway's name does not resolve. This is said once also to those who did not ask: no connection can be
+/// had, and the error that the program gets looks as if its own destination were at fault.
 pub(crate) fn unresolved(config: &Config, destination: SocketAddr, reason: &str) {
+    static SAID: AtomicBool = AtomicBool::new(false);
     let gateway = &config.gateway;
+    if !config.settings.verbose && !SAID.swap(true, Ordering::Relaxed) {
+        let outcome = if config.settings.fallback { "connections go direct" } else { "connections fail" };
+        sentence(format_args!("gateway {gateway}: the name does not resolve: {reason}; {outcome}"));
+    }
     let errno = (!config.settings.fallback).then(|| Code::NameNotFound.errno());
     plain(config, &destination, errno, |text| write!(text, "gateway {gateway}: the name does not resolve: {reason}"));
 }
 
-/// Reports that settings cannot be used. This is said also to those who did not ask.
-pub(crate) fn problem(problem: &str) {
+/// Says a sentence on standard error, also to those who did not ask: for what makes a program's connections fail, or pass by
+/// the gateways, in every session alike.
+pub(crate) fn sentence(sentence: impl fmt::Display) {
     let mut room = [0; 1024];
     let mut line = Text { room: &mut room, len: 0, full: false };
-    let _ = writeln!(line, "phoebus: {problem}");
+    let _ = writeln!(line, "phoebus: {sentence}");
     let _ = sys::write(libc::STDERR_FILENO, line.bytes());
 }
 

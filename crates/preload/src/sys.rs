@@ -4,6 +4,7 @@
 //! be cancelled while the table is locked, and our own calls must not come back to our own hooks.
 
 use crate::addr::RawAddr;
+use crate::real;
 use libc::{c_int, c_long};
 use std::ffi::CStr;
 use std::time::Duration;
@@ -25,7 +26,7 @@ unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> Result<
     unsafe {
         let errno = libc::__errno_location();
         let saved = *errno;
-        let result = libc::syscall(number, at(0), at(1), at(2), at(3), at(4), at(5));
+        let result = real::syscall(number, at(0), at(1), at(2), at(3), at(4), at(5));
         if result == -1 {
             let error = *errno;
             *errno = saved;
@@ -57,22 +58,10 @@ pub(crate) fn gettid() -> u32 {
     unsafe { call(libc::SYS_gettid, []) }.map_or(0, |tid| tid as u32)
 }
 
-/// Whether no process has this number, or only one that has ended: that keeps it until its parent asks for it, and the
-/// parent may be who waits here.
-pub(crate) fn is_gone(pid: u32) -> bool {
-    // SAFETY: signal 0 only asks.
-    if unsafe { call(libc::SYS_kill, [pid as usize, 0]) } == Err(libc::ESRCH) {
-        return true;
-    }
-    // SAFETY: no pointers. Linux before 5.3 does not have it, and such a parent waits there.
-    let Ok(process) = (unsafe { call(libc::SYS_pidfd_open, [pid as usize, 0]) }) else { return false };
-    let mut asked = libc::pollfd { fd: process as c_int, events: libc::POLLIN, revents: 0 };
-    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let arguments = [&raw mut asked as usize, 1, &raw const at_once as usize, 0, 0];
-    // SAFETY: one entry and the time are valid; the null mask changes none.
-    let ended = unsafe { call(libc::SYS_ppoll, arguments) };
-    close(asked.fd);
-    ended == Ok(1)
+/// The name of the program that runs (PR_GET_NAME), with a zero at its end.
+pub(crate) fn process_name(name: &mut [u8; 16]) {
+    // SAFETY: the kernel writes 16 bytes.
+    let _ = unsafe { call(libc::SYS_prctl, [libc::PR_GET_NAME as usize, name.as_mut_ptr() as usize]) };
 }
 
 pub(crate) fn yield_now() {
@@ -287,9 +276,21 @@ pub(crate) fn dup3(from: c_int, to: c_int, cloexec: bool) -> Result<(), Errno> {
     unsafe { call(libc::SYS_dup3, [from as usize, to as usize, flags as usize]) }.map(|_| ())
 }
 
+/// Closes a descriptor of ours.
 pub(crate) fn close(fd: c_int) {
-    // SAFETY: no pointers; the descriptor is ours.
-    let _ = unsafe { call(libc::SYS_close, [fd as usize]) };
+    let _ = try_close(fd);
+}
+
+pub(crate) fn try_close(fd: c_int) -> Result<(), Errno> {
+    // SAFETY: no pointers; the descriptor is ours, or the program closes it.
+    unsafe { call(libc::SYS_close, [fd as usize]) }.map(|_| ())
+}
+
+/// Another descriptor of the same file, out of the way of the program's own and closed on exec.
+pub(crate) fn duplicate(fd: c_int) -> Result<c_int, Errno> {
+    const ABOVE: usize = 100;
+    // SAFETY: no pointers.
+    unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, ABOVE]) }.map(|fd| fd as c_int)
 }
 
 pub(crate) fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, mut event: EpollEvent) -> Result<(), Errno> {

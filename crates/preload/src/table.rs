@@ -51,6 +51,8 @@ pub(crate) struct Facts {
     pub(crate) closed: bool,
     /// Where the program has connected to.
     pub(crate) destination: RawAddr,
+    /// Which connect that was: each has a number of its own in this process.
+    pub(crate) attempt: u64,
     /// Orders entries by age.
     stamp: u64,
     record: *mut Record,
@@ -99,12 +101,13 @@ pub(crate) fn is_empty() -> bool {
     is_quiet() && WATCHED.load(Ordering::Relaxed) == 0
 }
 
-/// The entry of the socket behind `fd`, locked.
+/// The entry of the socket behind `fd`, locked. While it is locked and a handshake is under way, the hooks that close
+/// descriptors wait, so that `fd` stays the same socket.
 pub(crate) fn find(fd: c_int) -> Option<Guard> {
     let table = table()?;
     let cookie = sys::cookie(fd)?;
     let guard = Guard::lock(table.position(cookie)?);
-    (guard.cookie() == cookie && guard.state() != State::Free).then_some(guard)
+    (guard.is_of(fd, cookie) && guard.state() != State::Free).then_some(guard)
 }
 
 /// Like [`find`], but only for entries in state Pending or Failed.
@@ -118,7 +121,7 @@ pub(crate) fn find_live(fd: c_int) -> Option<Guard> {
     // Most descriptors of a busy program are open sessions: they are told apart without a lock.
     let index = table.position(cookie).filter(|index| live(table.entries[*index].state.load(Ordering::Relaxed)))?;
     let guard = Guard::lock(index);
-    (guard.cookie() == cookie && live(guard.state() as u8)).then_some(guard)
+    (guard.is_of(fd, cookie) && live(guard.state() as u8)).then_some(guard)
 }
 
 /// The entry at a place that was noted.
@@ -203,9 +206,32 @@ impl Guard {
         (self.index, entry(self.index).generation.load(Ordering::Relaxed))
     }
 
+    /// Whether this is the entry of the socket with this cookie, and `fd` is still that socket: another thread may have
+    /// closed the descriptor, and a new socket may have its number, while this one waited for the lock.
+    fn is_of(&self, fd: c_int, cookie: u64) -> bool {
+        self.cookie() == cookie && sys::cookie(fd) == Some(cookie)
+    }
+
     /// The cookie of the socket.
     pub(crate) fn cookie(&self) -> u64 {
         table().map_or(0, |table| table.keys[self.index].load(Ordering::Acquire))
+    }
+
+    /// A descriptor of the socket, as last seen.
+    pub(crate) fn descriptor(&self) -> c_int {
+        // SAFETY: as for `attempt`.
+        unsafe { (*entry(self.index).facts.get()).fd }
+    }
+
+    /// The number of the connect that the entry is about; 0 if there was none.
+    pub(crate) fn attempt(&self) -> u64 {
+        // SAFETY: the lock is held, and nothing else borrows from the guard meanwhile.
+        unsafe { (*entry(self.index).facts.get()).attempt }
+    }
+
+    /// Whether nothing is known of the socket but that it is there.
+    pub(crate) fn is_new(&self) -> bool {
+        self.state() == State::Watched && self.record_cell().is_none()
     }
 
     pub(crate) fn state(&self) -> State {
@@ -317,6 +343,7 @@ impl Facts {
         errno: 0,
         closed: false,
         destination: RawAddr::EMPTY,
+        attempt: 0,
         stamp: 0,
         record: std::ptr::null_mut(),
     };
@@ -434,7 +461,7 @@ mod tests {
         acquire(&lock);
         assert!(!try_acquire(&lock));
         release(&lock);
-        lock.store(crate::process::owner() + 1, Ordering::Relaxed);
+        lock.store(crate::process::owner().wrapping_sub(1), Ordering::Relaxed);
         assert!(try_acquire(&lock));
     }
 }

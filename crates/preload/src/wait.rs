@@ -4,7 +4,7 @@
 //! happens the handshake advances, and the wait goes on for the rest of its time, until there is something the program has
 //! asked for.
 
-use crate::handshake::{self, Stage};
+use crate::handshake::{self, Awaited, Stage};
 use crate::process::no_unwind;
 use crate::sys::{self, Errno};
 use crate::{real, table};
@@ -73,8 +73,10 @@ impl Budget {
 
 /// How a wait for one handshake ended.
 pub(crate) enum Settled {
-    /// There is nothing to wait for any more: the session is open, or the connection is direct.
+    /// There is nothing to wait for any more: the session is open, the connection is direct, or it was given up.
     Plain,
+    /// The descriptor was closed meanwhile; what has its number is something else.
+    Gone,
     /// It failed, which the program has not been told.
     Failed,
     /// A signal handler ran, and the call is to say so.
@@ -85,13 +87,14 @@ pub(crate) enum Settled {
 
 /// Waits for the handshake of `fd`, as a blocking call of a program does. Blocking calls on sockets are restarted after
 /// signals whose handlers ask for it, unless they have a time limit (signal(7)).
-pub(crate) fn settle(fd: c_int, limit: Option<Duration>) -> Settled {
+pub(crate) fn settle(fd: c_int, mut awaited: Awaited, limit: Option<Duration>) -> Settled {
     let budget = Budget::new(limit);
     loop {
-        let (events, until) = match handshake::look(fd) {
-            Stage::Waiting { events, until } => (events, until),
-            Stage::Failed => return Settled::Failed,
-            Stage::Plain => return Settled::Plain,
+        let (events, until) = match handshake::look_for(fd, &mut awaited) {
+            Some(Stage::Waiting { events, until }) => (events, until),
+            Some(Stage::Failed) => return Settled::Failed,
+            Some(Stage::Plain) => return Settled::Plain,
+            None => return Settled::Gone,
         };
         let patience = until.saturating_sub(sys::now()).max(Duration::from_millis(1));
         let time = to_timespec(budget.left().map_or(patience, |left| left.min(patience)));

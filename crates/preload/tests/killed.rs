@@ -34,3 +34,8 @@ fn spoils_no_session_at_any_system_call() {
 fn spoils_no_session_while_bytes_move() {
     check("moving");
 }
+
+#[test]
+fn holds_the_lock_of_the_namesake_in_another_pid_namespace() {
+    check("namesake");
+}

@@ -4,16 +4,22 @@
 #![allow(unreachable_pub, reason = "tests share a module")]
 
 mod common;
+#[path = "../../gridftp/tests/support/works.rs"]
+mod works;
 
 use common::gateways::{Gateways, Server, address, payload};
 use common::{Ended, plain, program, run};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
-use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use works::works;
 
 const MEGABYTE: usize = 1 << 20;
+/// How programs come to the gateways, in the notes for `docs/interop.md`.
+const SHIM: &str = "shim";
 
 /// An address where nobody listens.
 fn nobody() -> SocketAddr {
@@ -64,6 +70,7 @@ fn curl() {
     assert_eq!(refused.status.code(), Some(7), "{refused:?}");
     let report = &gateways.reports()[0];
     assert_eq!((&report["event"], &report["errno"]), (&"failed".into(), &111.into()), "{report:#?}");
+    works("curl", "nginx", SHIM, "bytes many errors");
 }
 
 #[test]
@@ -82,6 +89,7 @@ fn wget() {
     let refused = run(gateways.command(program("wget")).args(["-nv", "--tries=1", "-O", "/dev/null"]).arg(url));
     assert_eq!(refused.status.code(), Some(4), "{refused:?}");
     assert!(refused.err.contains("Connection refused"), "{refused:?}");
+    works("wget", "nginx", SHIM, "bytes errors");
 }
 
 /// An OpenSSH server, with a key for who runs the test.
@@ -151,6 +159,7 @@ fn scp_and_sftp() {
     run(timed.args(["-F", &ssh.config, "-o", "ConnectTimeout=60", "host", "true"])).ok();
     timed.args(["-o", "Port=1"]);
     gateways.carried(1);
+    works("ssh, scp, sftp", "OpenSSH", SHIM, "bytes errors");
 }
 
 #[test]
@@ -187,6 +196,7 @@ fn rsync() {
     run(gateways.command(program("rsync")).arg("-a").arg(format!("{url}/tree/")).arg(gateways.file("down/"))).ok();
     same(&gateways.file("down"));
     gateways.carried(2);
+    works("rsync", "rsync", SHIM, "bytes");
 }
 
 /// git, with an author and no settings of the tester's.
@@ -238,6 +248,7 @@ fn git_over_http_and_ssh() {
         let head = |at: &str| git(&mut plain(program("git")), &["-C", at, "rev-parse", "HEAD"]).ok();
         assert_eq!(head(&clone), head(&path("served.git")));
     }
+    works("git", "git, OpenSSH", SHIM, "bytes");
 }
 
 /// Runs a script of `tests/`, which prints `ok` when all went as it should.
@@ -258,6 +269,7 @@ fn python() {
     gateways.carried(1);
     script(&gateways, "python3", "python/asyncio_client.py", &arguments);
     gateways.carried(50);
+    works("Python (requests, asyncio)", "nginx, echo", SHIM, "bytes many ends errors");
 }
 
 #[test]
@@ -267,8 +279,116 @@ fn node() {
     let (_server, url) = web(gateways.room.path(), gateways.room.path());
     let echo = common::peer::echo(address().ip());
     let path = gateways.file("data").display().to_string();
-    script(&gateways, "node", "node/client.js", &[url, path, echo.to_string(), nobody().to_string()]);
+    let arguments = [url, path, echo.to_string(), nobody().to_string()];
+    script(&gateways, "node", "node/client.js", &arguments);
     gateways.carried(50);
+    // With libuv's rings, where it has them, which would register sockets behind the shim's back.
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/node/client.js");
+    let mut rings = gateways.command(program("node"));
+    assert_eq!(run(rings.arg(file).args(arguments).env("UV_USE_IO_URING", "1")).ok(), "ok\n");
+    gateways.carried(50);
+    works("Node", "nginx, echo", SHIM, "bytes many ends errors");
+}
+
+#[test]
+fn java_nio() {
+    let gateways = Gateways::start();
+    let echo = common::peer::echo(address().ip());
+    script(&gateways, "java", "java/NioClient.java", &[echo.to_string(), nobody().to_string()]);
+    gateways.carried(51);
+    works("Java NIO", "echo", SHIM, "bytes many ends errors");
+}
+
+#[test]
+fn redis_cli() {
+    let gateways = Gateways::start();
+    let address = SocketAddr::new(address().ip(), 6379);
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    let mut server = plain(program("redis-server"));
+    server
+        .args(["--bind", &ip, "--port", &port, "--save", "", "--appendonly", "no", "--dir"])
+        .arg(gateways.room.path());
+    let _server = Server::start(&mut server, address);
+    let cli = |program_name: &str, port: &str, arguments: &[&str]| {
+        let mut cli = gateways.command(program(program_name));
+        cli.args(["-h", &ip, "-p", port]).args(arguments);
+        cli
+    };
+    let value: String =
+        payload(&gateways.file("data"), 3 * MEGABYTE).iter().map(|byte| char::from(byte % 26 + b'a')).collect();
+    fs::write(gateways.file("value"), &value).unwrap();
+    let mut set = cli("redis-cli", &port, &["-x", "SET", "key"]);
+    let set = set.stdin(fs::File::open(gateways.file("value")).unwrap()).output().unwrap();
+    assert!(set.status.success() && set.stdout == b"OK\n", "{set:?}");
+    assert!(run(&mut cli("redis-cli", &port, &["GET", "key"])).ok().trim_end() == value);
+    gateways.carried(2);
+    run(&mut cli("redis-benchmark", &port, &["-q", "-c", "20", "-n", "2000", "-t", "set,get"])).ok();
+    gateways.carried(20);
+    let refused = run(&mut cli("redis-cli", "1", &["PING"]));
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(refused.err.contains("Connection refused"), "{refused:?}");
+    works("redis-cli", "Redis", SHIM, "bytes errors");
+    works("redis-benchmark", "Redis", SHIM, "bytes many");
+}
+
+/// A program of PostgreSQL's server, which Debian keeps by version.
+fn postgres(name: &str) -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let found = versions.map(|version| version.unwrap().path().join("bin").join(name)).find(|file| file.exists());
+    found.unwrap_or_else(|| panic!("PostgreSQL's {name} is not installed: run `scripts/setup test`"))
+}
+
+#[test]
+fn psql() {
+    /// PostgreSQL's server does not run as root.
+    const NOBODY: u32 = 65534;
+    let gateways = Gateways::start();
+    let data = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(data.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let server = |name: &str| {
+        let mut server = plain(postgres(name));
+        server.arg("-D").arg(data.path().join("cluster")).uid(NOBODY).gid(NOBODY).current_dir("/");
+        server
+    };
+    run(server("initdb").args(["--no-sync", "-A", "trust", "-U", "ada", "-E", "UTF8"])).ok();
+    let address = SocketAddr::new(address().ip(), 5432);
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    let mut postgres = server("postgres");
+    postgres.args(["-h", &ip, "-p", &port, "-k", "", "-c", "fsync=off", "-c", "shared_buffers=8MB"]);
+    let _server = Server::start(&mut postgres, address);
+    let psql = |port: &str, script: &str| {
+        let mut psql = gateways.command(program("psql"));
+        psql.args([
+            "-X",
+            "-A",
+            "-t",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-h",
+            &ip,
+            "-p",
+            port,
+            "-U",
+            "ada",
+            "-d",
+            "postgres",
+            "-c",
+            script,
+        ]);
+        run(&mut psql)
+    };
+    let rows: String = (0..100_000).map(|row| format!("{row}\t{}\n", row * 7919)).collect();
+    fs::write(gateways.file("rows"), &rows).unwrap();
+    psql(&port, "CREATE TABLE numbers (row int, value bigint)").ok();
+    psql(&port, &format!("\\copy numbers FROM '{}'", gateways.file("rows").display())).ok();
+    assert_eq!(psql(&port, "SELECT count(*), sum(value) FROM numbers").ok(), "100000|39594604050000\n");
+    psql(&port, &format!("\\copy (SELECT * FROM numbers ORDER BY row) TO '{}'", gateways.file("back").display())).ok();
+    assert!(fs::read_to_string(gateways.file("back")).unwrap() == rows);
+    gateways.carried(4);
+    let refused = psql("1", "SELECT 1");
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(refused.err.contains("Connection refused"), "{refused:?}");
+    works("psql", "PostgreSQL", SHIM, "bytes errors");
 }
 
 #[test]
@@ -293,6 +413,7 @@ fn iperf3() {
         // And the one for control.
         gateways.carried(streams + 1);
     }
+    works("iperf3", "iperf3", SHIM, "bytes many");
 }
 
 #[test]
@@ -320,4 +441,5 @@ fn nc_closes_one_direction() {
     server.join().unwrap();
     assert!(ended.stdout.iter().rev().eq(sent.iter()));
     gateways.carried(1);
+    works("nc", "the test itself", SHIM, "bytes ends");
 }

@@ -1,5 +1,5 @@
 //! What a program sees of its sockets while a session is opened, and after. The programs are in C
-//! (`tests/c/rules.c`, `signals.c`, `copies.c`), the gateway is under the test's control.
+//! (`tests/c/rules.c`, `signals.c`, `copies.c`, `races.c`), the gateway is under the test's control.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(unreachable_pub, reason = "tests share a module")]
@@ -7,7 +7,7 @@
 mod common;
 
 use common::peer::{self, Peer};
-use common::{compile, preloaded, run};
+use common::{Ended, compile, preloaded, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -43,3 +43,52 @@ macro_rules! rules {
 rules! { rules: blocking pending exact refusals refused_later selects selects_many untouched given_up fast_open fortified }
 rules! { signals: interrupted timed blocking_io jumps cancelled }
 rules! { copies: duplicated forked vforked threads shared }
+
+/// Runs a rule of `races.c`, whose destinations are on this host, so that it sees what comes to them past the gateway.
+fn race(rule: &str, more: impl FnOnce(&mut Command, &Peer)) -> Ended {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let peer = Peer::start("127.0.0.1");
+    let program = PROGRAM.get_or_init(|| compile("races", &[]));
+    let mut command = command(program, &peer, rule);
+    // 192.0.2.1 is nowhere: who reaches it does so through the gateway.
+    command.env("PHOEBUS_ONLY", "127.0.0.0/8,192.0.2.0/24");
+    more(&mut command, &peer);
+    let ended = run(&mut command);
+    assert!(!peer.asked().is_empty(), "{ended:?}");
+    ended
+}
+
+macro_rules! races {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            let ended = race(stringify!($name), |_, _| {});
+            assert_eq!(ended.err, "", "the shim is silent unless asked");
+            ended.ok();
+        }
+    )*};
+}
+
+races! {
+    shut_down dissolved closed replaced closed_in_a_range closed_of_two read_elsewhere error_taken dissolved_elsewhere
+    fast_open_of_several executed
+}
+
+#[test]
+fn closed_while_looking_up() {
+    let slow = compile("slow", &["-shared", "-fPIC"]);
+    let ended = race("closed_while_looking_up", |command, peer| {
+        command.env("PHOEBUS_GW", format!("localhost/{}", peer.address.port()));
+        command.env("LD_PRELOAD", format!("{}:{}", common::library().display(), slow.display()));
+    });
+    assert_eq!(ended.err, "");
+    ended.ok();
+}
+
+#[test]
+fn rings_are_refused_and_that_is_said_once() {
+    let ended = race("rings", |_, _| {});
+    let said = "phoebus: io_uring is refused to this program (races-";
+    assert!(ended.err.starts_with(said) && ended.err.lines().count() == 1, "{ended:?}");
+    ended.ok();
+}

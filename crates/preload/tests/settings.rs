@@ -104,6 +104,50 @@ fn a_gateway_has_several_addresses() {
 }
 
 #[test]
+fn a_connection_that_is_left_direct_is_spoken_of() {
+    let peer = Peer::start("127.0.0.1");
+    let direct = peer::echo(LOOPBACK);
+    let said = |only: &str, except: &str, why: &str| {
+        let mut command = preloaded(client(), peer.address);
+        command.env("PHOEBUS_ONLY", only).env("PHOEBUS_EXCEPT", except).env("PHOEBUS_VERBOSE", "1");
+        let ended = run(command.args(["127.0.0.1", &direct.port().to_string()]));
+        assert_eq!(ended.err, format!("phoebus: {direct}: direct: {why}\n"));
+    };
+    said("192.0.2.0/24", "", "it is this host itself, and PHOEBUS_ONLY (--only) has no range with it");
+    said("", "", "it is this host itself");
+    said("127.0.0.0/8", "127.0.0.1", "PHOEBUS_ONLY (--only) does not name it, or PHOEBUS_EXCEPT (--except) does");
+    assert_eq!(peer.asked().len(), 0);
+}
+
+#[test]
+fn every_address_of_a_gateway_is_spoken_of_and_the_telling_one_first() {
+    let room = tempfile::tempdir().unwrap();
+    // In a network of its own, where nobody listens at the one, and no route leads to the other, which a socket of its family
+    // tries first.
+    let hosts = room.path().join("hosts");
+    fs::write(&hosts, "127.0.0.77 gw.example\n2001:db8:dead::1 gw.example\n").unwrap();
+    let script = format!("ip link set lo up && mount --bind {} /etc/hosts && exec \"$@\"", hosts.display());
+    let mut command = plain(program("unshare"));
+    command.args(["-mn", "sh", "-c", &script, "sh"]);
+    shim(&mut command, &[("PHOEBUS_GW", "gw.example/1"), ("PHOEBUS_VERBOSE", "1")]);
+    let ended = run(command.args(["2001:db8::1", "7"]));
+    assert_eq!(ended.out, "Connection refused\n", "{}", ended.err);
+    let said = "gateway gw.example:1 (127.0.0.77:1): cannot connect: connection refused; [2001:db8:dead::1]:1: ";
+    assert!(ended.err.contains(said), "{}", ended.err);
+}
+
+#[test]
+fn a_gateway_that_does_not_resolve_is_said_once_to_everyone() {
+    let room = tempfile::tempdir().unwrap();
+    let mut command = with_hosts(room.path(), "");
+    shim(&mut command, &[("PHOEBUS_GW", "gw.invalid")]);
+    let ended = run(command.args([FAR, "7", FAR, "8"]));
+    assert_eq!(ended.out, "No route to host\nNo route to host\n");
+    assert!(ended.err.starts_with("phoebus: gateway gw.invalid:5006: the name does not resolve: "), "{}", ended.err);
+    assert!(ended.err.ends_with("; connections fail\n") && ended.err.lines().count() == 1, "{}", ended.err);
+}
+
+#[test]
 fn a_gateway_that_does_not_resolve_is_an_error() {
     let room = tempfile::tempdir().unwrap();
     let mut command = with_hosts(room.path(), "");

@@ -407,7 +407,8 @@ fn file_name(value: &str) -> Result<PathBuf, String> {
     }
 }
 
-fn is_own(ip: IpAddr) -> bool {
+/// Whether this is an address of this host itself, and so of another one at the far end: loopback, link-local, unspecified.
+pub fn is_own(ip: IpAddr) -> bool {
     ip.is_loopback()
         || ip.is_unspecified()
         || match ip {

@@ -292,6 +292,17 @@ fn a_greeting_says_which_process_sends_it_and_what_for() {
 }
 
 #[test]
+fn the_answer_to_a_greeting_says_which_process_answers() {
+    for (mut acceptor, instance) in [(Acceptor::new("pg1"), 0), (Acceptor::new("pg1").with_instance(7), 7)] {
+        let mut client = Initiator::greet(vec![0; 4096], Vec::new(), &Hello::of("pg2"), None).unwrap();
+        to_acceptor(&mut acceptor, &flight(&mut client), &[4096]).unwrap();
+        let answer = acceptor.outgoing().to_vec();
+        to_initiator(&mut client, &answer, &[4096]).unwrap();
+        assert_eq!(client.hello().unwrap().instance, instance);
+    }
+}
+
+#[test]
 fn a_challenge_holds_the_session_until_the_peer_is_believed() {
     let mut client = client(Mode::Raw);
     let sent = flight(&mut client);
@@ -350,9 +361,52 @@ fn a_required_feature_of_a_session_is_refused_alone() {
     let sent = flight(&mut client);
     let mut acceptor = Acceptor::new("pg1");
     to_acceptor(&mut acceptor, &sent, &[4096]).unwrap();
+    assert_eq!(acceptor.request(), Some(Request::Unsupported(1 << 33)));
+    assert_eq!(
+        acceptor.opened(&Opened::new(SESSION, Mode::Raw, List::default())),
+        Err(ProtocolError::Feature(1 << 33))
+    );
+    let refused =
+        Refused { code: Code::Feature, reason: "", hop: "pg1", limits: Requirements::default(), redirect: None };
+    acceptor.refuse(&refused).unwrap();
     let answer = acceptor.outgoing().to_vec();
     to_initiator(&mut client, &answer, &[4096]).unwrap();
     assert_eq!(client.refused().unwrap().code, Code::Feature);
+}
+
+/// Whatever is asked again and again, every answer is its owner's to give, one at a time; what is skipped is counted.
+#[test]
+fn no_message_is_taken_for_ever_without_a_decision() {
+    let destination = Endpoint::parse("10.0.0.1:80", None).unwrap();
+    let mut message = [0; 256];
+    let attach = Attach { session: SESSION, token: &[1; 16], index: 1, padding: 0 };
+    let open = open(destination.as_ref(), &[], Mode::Raw);
+    for asked in [
+        Message::Open(open),
+        Message::Open(Open { required: 1 << 33, ..open }),
+        Message::Attach(attach),
+        Message::Auth(Auth { mechanism: "password", data: b"guess" }),
+        Message::Hello(Hello::of("")),
+        Message::Opened(Opened::new(SESSION, Mode::Raw, List::default())),
+    ] {
+        let n = asked.encode(&mut message).unwrap();
+        for challenged in [false, true] {
+            let mut acceptor = Acceptor::new("pg1");
+            let mut client = Initiator::greet(vec![0; 4096], Vec::new(), &Hello::of(""), None).unwrap();
+            to_acceptor(&mut acceptor, &flight(&mut client), &[4096]).unwrap();
+            if challenged {
+                let mut auth = [0; 256];
+                let n = Message::Auth(Auth { mechanism: "password", data: b"wrong" }).encode(&mut auth).unwrap();
+                to_acceptor(&mut acceptor, &auth[..n], &[4096]).unwrap();
+                acceptor.challenge(&Challenge { mechanisms: List::new(&["password"]), data: &[] }).unwrap();
+            }
+            let queued = acceptor.outgoing().len();
+            let taken = (0..100).take_while(|_| to_acceptor(&mut acceptor, &message[..n], &[4096]) == Ok(n)).count();
+            let asks = acceptor.state() == acceptor::State::Asked;
+            assert!(taken <= if asks { 1 } else { 16 }, "{taken} times {} was taken", asked.name());
+            assert!(acceptor.outgoing().len() <= queued + 256, "{} bytes wait", acceptor.outgoing().len());
+        }
+    }
 }
 
 #[test]

@@ -2,16 +2,22 @@
 //! other packet sizes, and when one of the two dies (S17, U9).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(unreachable_pub, reason = "tests share a module")]
 
 mod support;
+#[path = "../../../crates/gridftp/tests/support/works.rs"]
+mod works;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use support::{Peer, address, drain, drain_seen, feed, feed_seen, libudt, udtcat, until_moving};
+use works::works;
 
 const GIB: u64 = 1 << 30;
+/// How the two are connected, in the notes for `docs/interop.md`.
+const UDT: &str = "UDT";
 /// Where the way is the point, and not the amount.
 const SOME: u64 = 32 << 20;
 
@@ -57,12 +63,17 @@ fn any(ip: impl Into<IpAddr>) -> SocketAddr {
 }
 
 fn libudt_serves(ip: impl Into<IpAddr>, bytes: u64, more: &[&str]) {
+    libudt_serves_by(["send", "receive"], ip, bytes, more);
+}
+
+/// Both directions, by these calls of libudt.
+fn libudt_serves_by([send, receive]: [&str; 2], ip: impl Into<IpAddr>, bytes: u64, more: &[&str]) {
     let ip = ip.into();
-    let mut server = libudt_peer("send", "listen", any(ip), bytes, &[]);
+    let mut server = libudt_peer(send, "listen", any(ip), bytes, &[]);
     let addr = SocketAddr::new(ip, server.libudt_port());
     from_libudt(server, receiver(addr, bytes, more), bytes);
 
-    let mut server = libudt_peer("receive", "listen", any(ip), bytes, &[]);
+    let mut server = libudt_peer(receive, "listen", any(ip), bytes, &[]);
     let addr = SocketAddr::new(ip, server.libudt_port());
     let mut arguments = vec!["--send"];
     arguments.extend(more);
@@ -70,19 +81,34 @@ fn libudt_serves(ip: impl Into<IpAddr>, bytes: u64, more: &[&str]) {
 }
 
 fn libudt_connects(ip: impl Into<IpAddr>, bytes: u64, more: &[String]) {
+    libudt_connects_by(["send", "receive"], ip, bytes, more);
+}
+
+fn libudt_connects_by([send, receive]: [&str; 2], ip: impl Into<IpAddr>, bytes: u64, more: &[String]) {
     let ip = ip.into();
     let mut server = receiver(any(ip), bytes, &["--listen"]);
     let addr = server.udtcat_addr();
-    from_libudt(libudt_peer("send", "connect", addr, bytes, more), server, bytes);
+    from_libudt(libudt_peer(send, "connect", addr, bytes, more), server, bytes);
 
     let mut server = cat(any(ip), &["--listen", "--send"]);
     let addr = server.udtcat_addr();
-    to_libudt(libudt_peer("receive", "connect", addr, bytes, more), server, bytes);
+    to_libudt(libudt_peer(receive, "connect", addr, bytes, more), server, bytes);
+}
+
+#[test]
+fn by_libudts_calls_for_files() {
+    let calls = ["send-file", "receive-file"];
+    libudt_serves_by(calls, address(), SOME, &[]);
+    libudt_connects_by(calls, address(), SOME, &[]);
+    // Less than a packet, and nothing.
+    libudt_serves_by(calls, address(), 7, &[]);
+    works("libudt, sendfile and recvfile", "udtcat", UDT, "bytes");
 }
 
 #[test]
 fn a_gibibyte_each_way_with_libudt_as_server() {
     libudt_serves(address(), GIB, &[]);
+    works("libudt, send and recv", "udtcat", UDT, "bytes");
 }
 
 #[test]
@@ -101,6 +127,7 @@ fn every_control_gets_through_to_libudt() {
 fn over_ipv6() {
     libudt_serves(Ipv6Addr::LOCALHOST, SOME, &[]);
     libudt_connects(Ipv6Addr::LOCALHOST, SOME, &[]);
+    works("libudt, send and recv", "udtcat", UDT, "ipv6");
 }
 
 #[test]
@@ -128,6 +155,14 @@ fn in_a_rendezvous() {
             from_libudt(libudt, receiver(there, SOME, &[&rendezvous, "--timeout=30s"]), SOME);
         }
     }
+    // And a file.
+    let ip: IpAddr = address().into();
+    let free = || std::net::UdpSocket::bind(any(ip)).unwrap().local_addr().unwrap();
+    let (here, there) = (free(), free());
+    let libudt = libudt_peer("send-file", "meet", here, SOME, &["0".to_owned(), there.port().to_string()]);
+    from_libudt(libudt, receiver(there, SOME, &[&format!("--rendezvous={here}"), "--timeout=30s"]), SOME);
+    works("libudt, send and recv", "udtcat", UDT, "rendezvous");
+    works("libudt, sendfile and recvfile", "udtcat", UDT, "rendezvous");
 }
 
 #[test]

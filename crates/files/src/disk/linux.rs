@@ -4,7 +4,7 @@
 //! symbolic links and mounts that lead elsewhere, whatever anybody renames meanwhile. Names are made, removed and renamed
 //! relative to their opened parent.
 
-use super::{Disk, DiskFile, Stat};
+use super::{Disk, DiskFile, Stat, owned};
 use crate::key::Key;
 use crate::store::{Attributes, Kind, Time};
 use rustix::fs::{
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -48,6 +48,20 @@ impl Linux {
     pub(crate) fn new(root: &Path, links: Links) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())?, links })
+    }
+
+    /// Where `key` leads if it is a symbolic link: the path of what is there, as the kernel finds it; none if that is not beneath the root.
+    ///
+    /// # Errors
+    /// It leads nowhere, or out of the root; or neither this user nor root has made it, in a directory where others can make names.
+    pub(crate) fn target(&self, key: &Key) -> io::Result<Option<Key>> {
+        let link = self.stat(key, false)?;
+        if self.is_shared(&key.parent())? && !owned::is_trusted(link.owner) {
+            return Err(Errno::ACCESS.into());
+        }
+        let path = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let (root, there) = (path(&self.root)?, path(&self.at(key, OFlags::PATH, Mode::empty())?)?);
+        Ok(there.strip_prefix(root).ok().and_then(|there| Key::parse(there.as_os_str().as_bytes()).ok()))
     }
 
     /// Opens `key` beneath the root. Nothing is waited for, as opening a pipe would.
@@ -84,6 +98,81 @@ impl Linux {
         Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
     }
 
+    /// Removes `key`, of the draft `draft`, and says whether that was done: not if whoever writes the draft has it locked, or if `key` was
+    /// changed (the bytes, the name or anything else of it) after `before`.
+    pub(crate) fn discard(&self, key: &Key, draft: Option<&Key>, before: Option<Time>) -> io::Result<bool> {
+        let (dir, name) = self.parent(key)?;
+        let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        #[allow(clippy::unnecessary_cast, reason = "the types differ between architectures")]
+        let changed = Time { seconds: stat.st_ctime as i64, nanos: stat.st_ctime_nsec as u32 };
+        if before.is_some_and(|before| changed > before) {
+            return Ok(false);
+        }
+        // The lock is held until the name is gone.
+        let _locked = match draft.map(|draft| self.lock_left(draft)).transpose()? {
+            Some(Left::Used) => return Ok(false),
+            Some(Left::Locked(file)) => Some(file),
+            Some(Left::Unknown) | None => None,
+        };
+        rustix::fs::unlinkat(dir, name, AtFlags::empty())?;
+        Ok(true)
+    }
+
+    /// Locks the draft `key` if nobody writes it.
+    fn lock_left(&self, key: &Key) -> io::Result<Left> {
+        let open = |access: OFlags| self.at(key, access | OFlags::NOFOLLOW, Mode::empty());
+        let refused = |error: &io::Error| matches!(Errno::from_io_error(error), Some(Errno::ACCESS | Errno::PERM));
+        // Some network file systems lock only what can be written.
+        let opened = match open(OFlags::RDWR) {
+            Err(error) if refused(&error) => open(OFlags::RDONLY),
+            opened => opened,
+        };
+        let file = match opened {
+            Ok(file) => LinuxFile(Arc::new(file.into())),
+            // It is no file, or not one that this user can open.
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::ACCESS | Errno::PERM) => {
+                    return Ok(Left::Unknown);
+                }
+                _ => return Err(error),
+            },
+        };
+        if !file.lock()? {
+            return Ok(Left::Used);
+        }
+        // Another transfer may have begun a new one meanwhile.
+        let (open, named) = (file.stat()?, self.stat(key, false)?);
+        Ok(if named.is(&open) { Left::Locked(file) } else { Left::Used })
+    }
+
+    /// The path that the symbolic link `key` holds.
+    pub(crate) fn read_link(&self, key: &Key) -> io::Result<Vec<u8>> {
+        let (dir, name) = self.parent(key)?;
+        Ok(rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes())
+    }
+
+    /// Makes the symbolic link `key`; one that an earlier attempt left there goes.
+    pub(crate) fn make_link(&self, key: &Key, target: &[u8], modified: Option<Time>) -> io::Result<()> {
+        let (dir, name) = self.parent(key)?;
+        let target = OsStr::from_bytes(target);
+        match rustix::fs::symlinkat(target, &dir, name) {
+            Err(Errno::EXIST) => {
+                rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
+                rustix::fs::symlinkat(target, &dir, name)?;
+            }
+            made => made?,
+        }
+        match modified {
+            Some(time) => Ok(rustix::fs::utimensat(&dir, name, &modified_at(time), AtFlags::SYMLINK_NOFOLLOW)?),
+            None => Ok(()),
+        }
+    }
+
+    /// The tree below `key`, out of which nothing leads.
+    pub(crate) fn confined(&self, key: &Key) -> io::Result<Self> {
+        Ok(Self { root: self.at(key, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?, links: Links::Beneath })
+    }
+
     /// Sets times and permissions of what `key` leads to.
     pub(crate) fn set(&self, key: &Key, attributes: &Attributes) -> io::Result<()> {
         LinuxFile(Arc::new(self.at(key, OFlags::RDONLY, Mode::empty())?.into())).set(attributes)
@@ -104,6 +193,42 @@ impl Disk for Linux {
 
     fn edit(&self, key: &Key) -> io::Result<LinuxFile> {
         Ok(LinuxFile(Arc::new(self.at(key, OFlags::RDWR, Mode::empty())?.into())))
+    }
+
+    fn adopt(&self, key: &Key, shared: bool) -> io::Result<Option<LinuxFile>> {
+        match self.at(key, OFlags::RDWR | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(file) => Ok(owned::is_own(&file, shared)?.then(|| LinuxFile(Arc::new(file.into())))),
+            // A link, a directory, a socket, a file of somebody else.
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::ACCESS | Errno::PERM) => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn is_shared(&self, key: &Key) -> io::Result<bool> {
+        Ok(owned::is_shared(&rustix::fs::fstat(self.at(key, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?)?))
+    }
+
+    fn names_in(&self, key: &Key) -> io::Result<Vec<Vec<u8>>> {
+        let entries = Dir::read_from(self.at(key, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)?;
+        entries.map(|entry| Ok(entry?.file_name().to_bytes().to_vec())).collect()
+    }
+
+    fn may_inherit(&self, file: &LinuxFile, old: &Stat) -> io::Result<()> {
+        owned::may_inherit(&*file.0, old)
+    }
+
+    fn inherit(&self, file: &LinuxFile, key: &Key) -> io::Result<()> {
+        // Whoever may only write it may have its attributes listed all the same.
+        let flags = |access| access | OFlags::NOFOLLOW;
+        let old = match self.at(key, flags(OFlags::RDONLY), Mode::empty()) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => {
+                self.at(key, flags(OFlags::WRONLY), Mode::empty())?
+            }
+            old => old?,
+        };
+        owned::inherit(&*file.0, &old)
     }
 
     fn create(&self, key: &Key, mode: u32) -> io::Result<LinuxFile> {
@@ -139,6 +264,15 @@ impl Disk for Linux {
     fn sync_dir(&self, key: &Key) -> io::Result<()> {
         Ok(rustix::fs::fsync(self.at(key, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)?)
     }
+}
+
+/// What was found of a draft.
+enum Left {
+    /// Nobody writes it, and nobody can begin to.
+    Locked(LinuxFile),
+    Used,
+    /// It is not there, or cannot be opened.
+    Unknown,
 }
 
 /// An open file of this machine.
@@ -183,9 +317,7 @@ impl DiskFile for LinuxFile {
             rustix::fs::fchmod(&*self.0, Mode::from_raw_mode(mode & 0o777))?;
         }
         if let Some(time) = attributes.modified {
-            let modified = Timespec { tv_sec: time.seconds, tv_nsec: time.nanos.into() };
-            let accessed = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-            rustix::fs::futimens(&*self.0, &Timestamps { last_access: accessed, last_modification: modified })?;
+            rustix::fs::futimens(&*self.0, &modified_at(time))?;
         }
         Ok(())
     }
@@ -200,6 +332,14 @@ impl DiskFile for LinuxFile {
             Err(Errno::WOULDBLOCK) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// The time of modification alone, to be set.
+fn modified_at(time: Time) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec { tv_sec: time.seconds, tv_nsec: time.nanos.into() },
     }
 }
 
@@ -240,6 +380,9 @@ fn stat_of(stat: &rustix::fs::Stat) -> Stat {
         mode: stat.st_mode & 0o7777,
         sparse: size >= HOLE && stored <= size - HOLE,
         id: stat.st_ino,
+        device: stat.st_dev,
+        owner: stat.st_uid,
+        group: stat.st_gid,
     }
 }
 

@@ -5,6 +5,7 @@
 //! directory is, a rename is seen whole or not at all, and everything else may be lost in any part and any order.
 
 mod linux;
+mod owned;
 #[cfg(test)]
 pub(crate) mod sim;
 
@@ -25,6 +26,25 @@ pub(crate) trait Disk: Send + Sync + 'static {
 
     /// Opens what exists, to be read and written.
     fn edit(&self, key: &Key) -> io::Result<Self::File>;
+
+    /// Opens the regular file `key` to be read and written, if nobody else has had a hand in it: the user who asks owns it, it has no other
+    /// name, no link leads to it, and, where others can make names beside it (`shared`), nobody else may read or write it. Otherwise none.
+    fn adopt(&self, key: &Key, shared: bool) -> io::Result<Option<Self::File>>;
+
+    /// Whether others than the user who asks and root can make names in the directory `key`.
+    fn is_shared(&self, key: &Key) -> io::Result<bool>;
+
+    /// The names in the directory `key`, in any order.
+    fn names_in(&self, key: &Key) -> io::Result<Vec<Vec<u8>>>;
+
+    /// Whether `file`, which this user has made, can get the owner and the group of `old`.
+    ///
+    /// # Errors
+    /// What is in the way.
+    fn may_inherit(&self, file: &Self::File, old: &Stat) -> io::Result<()>;
+
+    /// Gives `file` the owner, the group, the access list and the extended attributes that `key` has.
+    fn inherit(&self, file: &Self::File, key: &Key) -> io::Result<()>;
 
     /// Makes what does not exist, to be read and written, with the permissions `mode`.
     fn create(&self, key: &Key, mode: u32) -> io::Result<Self::File>;
@@ -69,6 +89,13 @@ pub(crate) trait DiskFile: Send + Sync + 'static {
     fn lock(&self) -> io::Result<bool>;
 }
 
+impl Stat {
+    /// Whether both are the same file.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        (self.device, self.id) == (other.device, other.id)
+    }
+}
+
 /// What is known of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat {
@@ -78,6 +105,12 @@ pub(crate) struct Stat {
     pub(crate) mode: u32,
     /// Whether it takes less space than it has bytes.
     pub(crate) sparse: bool,
-    /// Which file it is, whatever its name.
+    /// Which file of its device it is, whatever its name.
     pub(crate) id: u64,
+    /// Which device it is on.
+    pub(crate) device: u64,
+    /// The user who owns it.
+    pub(crate) owner: u32,
+    /// Its group.
+    pub(crate) group: u32,
 }

@@ -47,6 +47,8 @@ struct Inner {
     life: u64,
     written: u64,
     lie: Option<Lie>,
+    /// Whether others can make names in its directories.
+    shared: bool,
     dice: Dice,
 }
 
@@ -95,6 +97,7 @@ impl Sim {
             life: 0,
             written: 0,
             lie: None,
+            shared: false,
             dice: Dice(seed),
         })))
     }
@@ -111,6 +114,11 @@ impl Sim {
     /// From now on it says that it synced what it did not.
     pub(crate) fn lie(&self, lie: Option<Lie>) {
         self.lock().lie = lie;
+    }
+
+    /// From now on others can make names in its directories.
+    pub(crate) fn share(&self) {
+        self.lock().shared = true;
     }
 
     /// The process is killed and another begins.
@@ -256,6 +264,27 @@ impl Disk for Sim {
         self.open(key)
     }
 
+    /// There is one user.
+    fn adopt(&self, key: &Key, _shared: bool) -> io::Result<Option<SimFile>> {
+        self.open(key).map(Some)
+    }
+
+    fn is_shared(&self, _key: &Key) -> io::Result<bool> {
+        Ok(self.lock().shared)
+    }
+
+    fn names_in(&self, key: &Key) -> io::Result<Vec<Vec<u8>>> {
+        Ok(self.names().iter().filter(|name| name.parent() == *key).map(|name| name.name().to_vec()).collect())
+    }
+
+    fn may_inherit(&self, _file: &SimFile, _old: &Stat) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn inherit(&self, _file: &SimFile, _key: &Key) -> io::Result<()> {
+        Ok(())
+    }
+
     fn create(&self, key: &Key, mode: u32) -> io::Result<SimFile> {
         let mut inner = self.lock();
         if inner.names.contains_key(key) {
@@ -386,7 +415,8 @@ impl DiskFile for SimFile {
         let inode = inner.inodes.get(&self.id).ok_or_else(off)?;
         let modified = inode.attributes.modified.unwrap_or(Time { seconds: 0, nanos: 0 });
         let mode = inode.attributes.mode.unwrap_or(0);
-        Ok(Stat { kind: Kind::File, size: inode.bytes.len() as u64, modified, mode, sparse: false, id: self.id })
+        let size = inode.bytes.len() as u64;
+        Ok(Stat { kind: Kind::File, size, modified, mode, sparse: false, id: self.id, device: 1, owner: 0, group: 0 })
     }
 
     fn lock(&self) -> io::Result<bool> {

@@ -22,6 +22,9 @@ const RESERVE_FROM: u64 = 1 << 20;
 /// How long a lock is waited for: tasks that were dropped let go of theirs as soon as their last write returns.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How many names are tried that nobody can know: one that exists already is as likely as a guess.
+const NAMES: usize = 4;
+
 /// How often it is asked for meanwhile.
 const LOCK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -35,23 +38,31 @@ pub(crate) enum Start<D: Disk> {
 
 impl<D: Disk> Work<D> {
     /// Begins the draft of `key`, or goes on with an earlier one of the same `spec`. `label` is what errors call the
-    /// destination; objects of fewer bytes than `journal_from`, or of unknown size, are not continued later.
+    /// destination; objects of fewer bytes than `journal_from`, or of unknown size, are not continued later. A file that takes nobody's
+    /// place, and whose permissions `spec` does not say, gets those of `mode`.
     pub(crate) fn begin(
         disk: &Arc<D>,
         key: &Key,
-        label: String,
+        (label, mode): (String, u32),
         spec: Spec,
         journal_from: u64,
     ) -> Result<Start<D>, Error> {
         let name = &label;
         let failed = |act| move |error| Error::io(name, act, error);
-        let names = Names::of(key).map_err(|error| Error::io(&label, "name", io::Error::other(error)))?;
         let place = absent_ok(disk.stat(key, false)).map_err(failed("look at"))?;
         check_place(place, &label, spec.replace)?;
-        let Some((file, mut left)) = own(&**disk, key, place, &names, &label, &spec)? else { return Ok(Start::Done) };
-
-        let stat = file.stat().map_err(failed("look at the draft of"))?;
         let journalled = spec.source.is_some() && spec.size.is_some_and(|size| size >= journal_from);
+        let wanted = Wanted { key, place, label: &label, spec: &spec };
+        let Some(owned) = own(&**disk, &wanted, journalled)? else { return Ok(Start::Done) };
+        let Owned { names, file, mut left } = owned;
+        let old = place.filter(|old| old.kind == Kind::File);
+        if let Some(Err(error)) = old.map(|old| disk.may_inherit(&file, &old)) {
+            if left.is_none() {
+                absent_ok(disk.unlink(&names.part)).map_err(failed("remove the draft of"))?;
+            }
+            return Err(failed("keep the owner of")(error));
+        }
+        let stat = file.stat().map_err(failed("look at the draft of"))?;
         let kept = left.take_if(|left| journalled && left.is_of(&spec, &stat)).and_then(|left| left.0);
         let kept = kept.map_or_else(|| Parts::new(spec.sum), |journal| journal.parts);
         if left.is_some() {
@@ -76,6 +87,7 @@ impl<D: Disk> Work<D> {
             names,
             label,
             spec,
+            mode,
             sparse,
             file,
             journalled,
@@ -112,37 +124,127 @@ fn check_place(place: Option<Stat>, label: &str, replace: bool) -> Result<(), Er
     }
 }
 
-/// Opens or makes the draft's file, and locks it. Gives the journal that lies beside it, too; and nothing if the journal says
-/// that what now has the destination's name is what was to be written.
-#[allow(clippy::type_complexity, reason = "a pair that may be absent")]
-fn own<D: Disk>(
-    disk: &D,
-    key: &Key,
+/// A draft that is locked.
+struct Owned<F> {
+    names: Names,
+    file: F,
+    /// The journal that lies beside it.
+    left: Option<Left>,
+}
+
+/// Opens or makes the draft's file, and locks it; none if a journal says that what now has the destination's name is what was to be
+/// written.
+///
+/// Where only this user makes names, the draft's name is always the same, and who has it locked writes the same file. Where others do,
+/// they could make that name first, so that it is one that nobody can know; what an earlier attempt left is looked for if it is worth it.
+fn own<D: Disk>(disk: &D, wanted: &Wanted<'_>, journalled: bool) -> Result<Option<Owned<D::File>>, Error> {
+    let (key, label) = (wanted.key, wanted.label);
+    let failed = |act| move |error| Error::io(label, act, error);
+    let shared = disk.is_shared(&key.parent()).map_err(failed("look at the directory of"))?;
+    let usual = Names::of(key).map_err(|error| Error::io(label, "name", io::Error::other(error)))?;
+    let candidates = match (shared, journalled) {
+        (false, _) => vec![usual],
+        (true, false) => Vec::new(),
+        (true, true) => Names::found(key, &disk.names_in(&key.parent()).map_err(failed("list the directory of"))?),
+    };
+    let (mut mine, mut swept) = (None, false);
+    for names in candidates {
+        match take(disk, wanted, names, shared)? {
+            Taken::Mine(owned) if mine.is_none() => mine = Some(owned),
+            Taken::Mine(Owned { names, .. }) | Taken::Old(names) => {
+                sweep(disk, &names).map_err(failed("remove an old draft of"))?;
+                swept = true;
+            }
+            Taken::Published => return Ok(None),
+            Taken::Foreign => {}
+        }
+    }
+    if swept {
+        // An old journal that came back after a loss of power would speak of a file that is another one by then.
+        disk.sync_dir(&key.parent()).map_err(failed("sync the directory of"))?;
+    }
+    if mine.is_some() {
+        return Ok(mine);
+    }
+    for _ in 0..NAMES {
+        let names = Names::random(key).map_err(failed("name the draft of"))?;
+        match disk.create(&names.part, 0o600) {
+            Ok(file) if file.lock().map_err(failed("lock the draft of"))? => {
+                return Ok(Some(Owned { names, file, left: None }));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed("begin")(error)),
+        }
+    }
+    Err(Error::Busy { name: label.to_owned() })
+}
+
+/// What a draft is to be of.
+struct Wanted<'a> {
+    key: &'a Key,
+    /// What has the destination's name.
     place: Option<Stat>,
-    names: &Names,
-    label: &str,
-    spec: &Spec,
-) -> Result<Option<(D::File, Option<Left>)>, Error> {
+    label: &'a str,
+    spec: &'a Spec,
+}
+
+/// What became of the attempt to have the draft of certain names.
+enum Taken<F> {
+    Mine(Owned<F>),
+    Published,
+    /// It is of another source by now, or never came to hold anything; nobody will look for it again.
+    Old(Names),
+    /// Somebody else has made what has the name.
+    Foreign,
+}
+
+/// Removes what of these names this user has made, where others can make names, too.
+fn sweep<D: Disk>(disk: &D, names: &Names) -> io::Result<()> {
+    for name in [&names.journal, &names.next, &names.part] {
+        if let Some(Some(_)) = absent_ok(disk.adopt(name, true))? {
+            absent_ok(disk.unlink(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Has the draft of these `names` if it is this user's, and makes it unless others can make names, too.
+fn take<D: Disk>(disk: &D, wanted: &Wanted<'_>, names: Names, shared: bool) -> Result<Taken<D::File>, Error> {
+    let (key, label, spec) = (wanted.key, wanted.label, wanted.spec);
     let failed = |act| move |error| Error::io(label, act, error);
     let give_up = Instant::now() + LOCK_PATIENCE;
     loop {
-        let part = open_locked(disk, &names.part).map_err(failed("open the draft of"))?;
-        let left = Left::read(disk, &names.journal).map_err(failed("read the journal of"))?;
+        let part = open_locked(disk, &names.part, shared).map_err(failed("open the draft of"))?;
+        let left = Left::read(disk, &names.journal, shared).map_err(failed("read the journal of"))?;
         match part {
-            Part::Mine(file) => return Ok(Some((file, left))),
+            Part::Mine(file) if !shared => return Ok(Taken::Mine(Owned { names, file, left })),
+            Part::Mine(file) => {
+                let stat = file.stat().map_err(failed("look at the draft of"))?;
+                if left.as_ref().is_some_and(|left| left.is_of(spec, &stat)) {
+                    return Ok(Taken::Mine(Owned { names, file, left }));
+                }
+                return Ok(Taken::Old(names));
+            }
             Part::None => {
-                if left.as_ref().zip(place).is_some_and(|(left, place)| left.became(spec, &place)) {
+                if left.as_ref().zip(wanted.place).is_some_and(|(left, place)| left.became(spec, &place)) {
                     disk.sync_dir(&key.parent()).map_err(failed("sync the directory of"))?;
                     absent_ok(disk.unlink(&names.journal)).map_err(failed("remove the journal of"))?;
-                    return Ok(None);
+                    return Ok(Taken::Published);
+                }
+                if shared {
+                    return Ok(Taken::Old(names));
                 }
                 match disk.create(&names.part, 0o600) {
-                    Ok(file) if file.lock().map_err(failed("lock the draft of"))? => return Ok(Some((file, left))),
+                    Ok(file) if file.lock().map_err(failed("lock the draft of"))? => {
+                        return Ok(Taken::Mine(Owned { names, file, left }));
+                    }
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                     Err(error) => return Err(failed("begin")(error)),
                 }
             }
+            Part::Foreign => return Ok(Taken::Foreign),
             Part::Theirs if Instant::now() > give_up => return Err(Error::Busy { name: label.to_owned() }),
             Part::Theirs => std::thread::sleep(LOCK_AGAIN),
         }
@@ -153,8 +255,9 @@ fn own<D: Disk>(
 struct Left(Option<Journal>);
 
 impl Left {
-    fn read<D: Disk>(disk: &D, key: &Key) -> io::Result<Option<Self>> {
-        let Some(file) = absent_ok(disk.open(key))? else { return Ok(None) };
+    fn read<D: Disk>(disk: &D, key: &Key, shared: bool) -> io::Result<Option<Self>> {
+        let Some(file) = absent_ok(disk.adopt(key, shared))? else { return Ok(None) };
+        let Some(file) = file else { return Ok(Some(Self(None))) };
         let size = file.stat()?.size;
         if size > MAX_JOURNAL {
             return Ok(Some(Self(None)));
@@ -189,15 +292,19 @@ fn is_of(header: &Header, spec: &Spec) -> bool {
 enum Part<F> {
     None,
     Mine(F),
+    /// It is being written.
     Theirs,
+    /// Somebody else has made it, or may have.
+    Foreign,
 }
 
 /// Opens and locks the draft `key`, and makes sure that it still has that name.
-fn open_locked<D: Disk>(disk: &D, key: &Key) -> io::Result<Part<D::File>> {
-    let Some(file) = absent_ok(disk.edit(key))? else { return Ok(Part::None) };
+fn open_locked<D: Disk>(disk: &D, key: &Key, shared: bool) -> io::Result<Part<D::File>> {
+    let Some(file) = absent_ok(disk.adopt(key, shared))? else { return Ok(Part::None) };
+    let Some(file) = file else { return Ok(Part::Foreign) };
     if !file.lock()? {
         return Ok(Part::Theirs);
     }
     let (open, named) = (file.stat()?, absent_ok(disk.stat(key, false))?);
-    Ok(if named.is_some_and(|named| named.id == open.id) { Part::Mine(file) } else { Part::Theirs })
+    Ok(if named.is_some_and(|named| named.is(&open)) { Part::Mine(file) } else { Part::Theirs })
 }

@@ -20,7 +20,8 @@ mod crash;
 mod names;
 
 pub(crate) use begin::{JOURNAL_FROM, Start};
-pub use names::{draft_of, is_ours, part_of};
+pub(crate) use names::{LINK, draft_beside};
+pub use names::{draft_of, is_draft, is_engines, is_ours, part_of};
 
 use crate::block::Block;
 use crate::disk::{Disk, DiskFile};
@@ -28,8 +29,8 @@ use crate::error::Error;
 use crate::journal::{self, Header, Parts};
 use crate::key::Key;
 use crate::range::{Extent, Ranges};
-use crate::store::Spec;
-use crate::sum::{Algorithm, Combining, Hasher, Sum};
+use crate::store::{Attributes, Kind, Spec};
+use crate::sum::{Combining, Hasher, Sum};
 use names::Names;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,6 +55,8 @@ pub(crate) struct Work<D: Disk> {
     names: Names,
     label: String,
     spec: Spec,
+    /// The permissions of a file that takes nobody's place.
+    mode: u32,
     /// Whether what was not written is known to be zeros: a draft that was cut may have anything there.
     sparse: bool,
     file: D::File,
@@ -97,6 +100,11 @@ impl<D: Disk> Work<D> {
     /// The open file.
     pub(crate) fn file(&self) -> &D::File {
         &self.file
+    }
+
+    /// Where its bytes are until it is published.
+    pub(crate) fn place(&self) -> &Key {
+        &self.names.part
     }
 
     /// Whether a later attempt goes on from where this one was cut.
@@ -143,12 +151,6 @@ impl<D: Disk> Work<D> {
         self.written(&lock(&self.journal)).tally?.total(size)
     }
 
-    /// The checksum of the file as it is.
-    pub(crate) fn reread(&self, algorithm: Algorithm) -> Result<Sum, Error> {
-        let size = self.file.stat().map_err(|e| Error::io(&self.label, "look at the draft of", e))?.size;
-        checksum(&self.file, algorithm, Extent::first(size)).map_err(|e| Error::io(&self.label, "read the draft of", e))
-    }
-
     /// Gives it its name.
     pub(crate) fn publish(&self, size: u64) -> Result<(), Error> {
         let journal = &mut *lock(&self.journal);
@@ -165,7 +167,9 @@ impl<D: Disk> Work<D> {
         if journal.is_some() {
             self.checkpoint_with(journal)?;
         }
-        self.file.set(&self.spec.attributes).map_err(|e| self.fail("set times and mode of", e))?;
+        let mode = self.inherit()?;
+        let attributes = Attributes { mode: Some(self.spec.attributes.mode.unwrap_or(mode)), ..self.spec.attributes };
+        self.file.set(&attributes).map_err(|e| self.fail("set times and mode of", e))?;
         self.file.sync().map_err(|e| self.fail("sync", e))?;
         let renamed = self.disk.rename(&self.names.part, &self.key, self.spec.replace);
         renamed.map_err(|e| self.fail("give its name to", e))?;
@@ -176,6 +180,15 @@ impl<D: Disk> Work<D> {
             removed.map_err(|e| Error::io(&self.label, "remove the journal of", e))?;
         }
         Ok(())
+    }
+
+    /// Takes over what the file has beside its bytes whose place it takes, if there is one; its permissions are returned, and not set.
+    fn inherit(&self) -> Result<u32, Error> {
+        let old = absent_ok(self.disk.stat(&self.key, false)).map_err(|e| self.fail("look at", e))?;
+        let Some(old) = old.filter(|old| old.kind == Kind::File) else { return Ok(self.mode) };
+        let kept = self.disk.inherit(&self.file, &self.key);
+        kept.map_err(|e| self.fail("keep owner, group, access list and extended attributes of", e))?;
+        Ok(old.mode & 0o777)
     }
 
     /// Gives it up; with `keep`, so that a later attempt can go on.
@@ -327,9 +340,8 @@ impl<F: DiskFile> Writer<F> {
     }
 }
 
-/// The checksum of `extent` of `file`.
-pub(crate) fn checksum(file: &impl DiskFile, algorithm: Algorithm, extent: Extent) -> io::Result<Sum> {
-    let mut hasher = Hasher::new(algorithm);
+/// Hashes the bytes `extent` of `file`.
+pub(crate) fn hash(hasher: &mut Hasher, file: &impl DiskFile, extent: Extent) -> io::Result<()> {
     let mut bytes = vec![0; REREAD.min(usize::try_from(extent.len()).unwrap_or(REREAD)).max(1)];
     for part in extent.blocks(REREAD as u64) {
         // Blocks are no longer than REREAD, nor than the whole.
@@ -339,7 +351,7 @@ pub(crate) fn checksum(file: &impl DiskFile, algorithm: Algorithm, extent: Exten
         }
         hasher.update(room);
     }
-    Ok(hasher.finish())
+    Ok(())
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

@@ -1,11 +1,24 @@
-//! The names of a draft and its journal: hidden, beside the destination, and the same whenever the same destination is
-//! written.
+//! The names of a draft and its journal: hidden and beside the destination. They are the same whenever the same destination is
+//! written, unless others can make names there: then nobody can know them beforehand.
 
 use crate::key::{Key, KeyError, MAX_NAME};
+use ring::rand::{SecureRandom, SystemRandom};
+use std::collections::BTreeSet;
+use std::io;
 
+/// What clients write on servers, by a name that they find again.
 const PART: &[u8] = b".phoebus-part";
+
+/// What this engine writes.
+const DRAFT: &[u8] = b".phoebus-draft";
 const JOURNAL: &[u8] = b".phoebus-journal";
 const NEXT: &[u8] = b".phoebus-journal-next";
+
+/// The tag of a symbolic link that is being made.
+pub(crate) const LINK: &str = "link";
+
+/// How many hexadecimal digits make a name that nobody can know beforehand.
+const TAG: usize = 16;
 
 /// Where the draft of `key` is in a store that has nothing but names to know it again by: beside it, hidden, with a `tag` that
 /// tells it from drafts of other sources.
@@ -18,8 +31,8 @@ pub fn part_of(key: &Key, tag: &str) -> Result<Key, KeyError> {
     dir.join([&stem_of(name, end.len())[..], &end].concat())
 }
 
-/// Where the bytes of the draft of `key` are before it is published: a file that those write to who share the disk and whom its
-/// owner asks to ([`Landing::wrote`](crate::store::Landing::wrote)).
+/// Where the bytes of the draft of `key` usually are before it is published ([`Draft::place`](crate::store::Draft::place) says where they
+/// are).
 ///
 /// # Errors
 /// The path would be too long.
@@ -34,7 +47,14 @@ fn stem_of(name: &[u8], end: usize) -> Vec<u8> {
     if name.len() > most {
         // As much of the name as fits, and what tells it from others that begin alike.
         let digest = ring::digest::digest(&ring::digest::SHA256, name);
-        stem.truncate(most.saturating_sub(16));
+        let mut end = most.saturating_sub(16);
+        // Some servers take no name that ends amid a character.
+        if let Ok(name) = std::str::from_utf8(name) {
+            while end > 1 && !name.is_char_boundary(end - 1) {
+                end -= 1;
+            }
+        }
+        stem.truncate(end);
         stem.push(b'~');
         digest.as_ref()[..8].iter().for_each(|byte| stem.extend(format!("{byte:02x}").bytes()));
     }
@@ -56,15 +76,76 @@ impl Names {
     /// Those of the draft of `key`.
     pub(crate) fn of(key: &Key) -> Result<Self, KeyError> {
         let (dir, name) = key.split().unwrap_or((Key::ROOT, b"root"));
-        let stem = stem_of(name, NEXT.len());
-        let with = |end: &[u8]| dir.join([&stem[..], end].concat());
-        Ok(Self { part: with(PART)?, journal: with(JOURNAL)?, next: with(NEXT)? })
+        Self::with_stem(&dir, &stem_of(name, NEXT.len()))
+    }
+
+    /// Others, which nobody can know beforehand.
+    pub(crate) fn random(key: &Key) -> io::Result<Self> {
+        let mut tag = [0; TAG / 2];
+        SystemRandom::new().fill(&mut tag).map_err(|_| io::Error::other("the system has no randomness"))?;
+        let tag: String = tag.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (dir, mut stem) = Self::tagged(key);
+        stem.extend(tag.bytes());
+        Self::with_stem(&dir, &stem).map_err(io::Error::other)
+    }
+
+    /// Those of earlier drafts of `key` that were [random](Self::random), of which `names` in its directory has any.
+    pub(crate) fn found(key: &Key, names: &[Vec<u8>]) -> Vec<Self> {
+        let (dir, stem) = Self::tagged(key);
+        let tag = |name: &Vec<u8>| {
+            let rest = name.strip_prefix(&stem[..])?;
+            let (tag, end) = rest.split_at_checked(TAG)?;
+            let sound = tag.iter().all(u8::is_ascii_hexdigit) && [DRAFT, JOURNAL, NEXT].contains(&end);
+            sound.then(|| tag.to_vec())
+        };
+        let tags: BTreeSet<Vec<u8>> = names.iter().filter_map(tag).collect();
+        tags.iter().filter_map(|tag| Self::with_stem(&dir, &[&stem[..], tag].concat()).ok()).collect()
+    }
+
+    /// The directory of `key`, and what its random names begin with.
+    fn tagged(key: &Key) -> (Key, Vec<u8>) {
+        let (dir, name) = key.split().unwrap_or((Key::ROOT, b"root"));
+        let mut stem = stem_of(name, NEXT.len() + 1 + TAG);
+        stem.push(b'.');
+        (dir, stem)
+    }
+
+    fn with_stem(dir: &Key, stem: &[u8]) -> Result<Self, KeyError> {
+        let with = |end: &[u8]| dir.join([stem, end].concat());
+        Ok(Self { part: with(DRAFT)?, journal: with(JOURNAL)?, next: with(NEXT)? })
     }
 }
 
 /// Whether `name` is that of a draft or a journal, which listings and walks leave out.
 pub fn is_ours(name: &[u8]) -> bool {
-    name.starts_with(b".") && [PART, JOURNAL, NEXT].iter().any(|end| name.ends_with(end))
+    name.starts_with(b".") && (name.ends_with(PART) || is_engines(name))
+}
+
+/// Whether `name` is that of a draft or a journal of this engine, which nobody else may make, write or rename: what it finds there it
+/// would take for its own.
+pub fn is_engines(name: &[u8]) -> bool {
+    name.starts_with(b".") && [DRAFT, JOURNAL, NEXT].iter().any(|end| name.ends_with(end))
+}
+
+/// The draft that `key`, a name of this engine, is of: itself, or for a journal the draft whose bytes it describes. None for other names.
+pub(crate) fn draft_beside(key: &Key) -> Option<Key> {
+    let name = key.name().strip_prefix(b".").filter(|_| is_engines(key.name()))?;
+    let stem = [DRAFT, NEXT, JOURNAL].iter().find_map(|end| name.strip_suffix(*end))?;
+    key.parent().join([b".", stem, DRAFT].concat()).ok()
+}
+
+/// Whether `name` is one that only drafts and their journals have: besides those of [`is_engines`] that have a stem, what a client writes
+/// on a server, whose tag is 16 hexadecimal digits, and a symbolic link that is being made.
+pub fn is_draft(name: &[u8]) -> bool {
+    let Some(rest) = name.strip_prefix(b".") else { return false };
+    if let Some(stem) = rest.strip_suffix(PART) {
+        let dot = stem.iter().rposition(|&byte| byte == b'.').filter(|dot| *dot > 0);
+        return dot.is_some_and(|dot| {
+            let tag = &stem[dot + 1..];
+            tag == LINK.as_bytes() || (tag.len() == TAG && tag.iter().all(u8::is_ascii_hexdigit))
+        });
+    }
+    [DRAFT, NEXT, JOURNAL].iter().any(|end| rest.strip_suffix(*end).is_some_and(|stem| !stem.is_empty()))
 }
 
 #[cfg(test)]
@@ -74,11 +155,19 @@ mod tests {
     #[test]
     fn names_are_beside_the_destination_and_fit() {
         let names = Names::of(&Key::parse("a/b.h5").unwrap()).unwrap();
-        assert_eq!(names.part.to_string(), "a/.b.h5.phoebus-part");
+        assert_eq!(names.part.to_string(), "a/.b.h5.phoebus-draft");
         assert_eq!(names.journal.to_string(), "a/.b.h5.phoebus-journal");
         let long = |last: &str| Names::of(&Key::parse("x".repeat(254) + last).unwrap()).unwrap();
         assert_ne!(long("a").part, long("b").part);
-        for names in [long("a"), names] {
+        let random = Names::random(&Key::parse("a/b.h5").unwrap()).unwrap();
+        let listed = vec![
+            random.journal.name().to_vec(),
+            b".b.h5.phoebus-draft".to_vec(),
+            b".b.h5.0123456789abcdeg.phoebus-draft".to_vec(),
+        ];
+        assert_eq!(Names::found(&Key::parse("a/b.h5").unwrap(), &listed), std::slice::from_ref(&random));
+        let longest = Names::random(&Key::parse("x".repeat(255)).unwrap()).unwrap();
+        for names in [long("a"), names, random, longest] {
             for key in [names.part, names.journal, names.next] {
                 assert!(key.name().len() <= MAX_NAME && is_ours(key.name()), "{key}");
             }
@@ -87,6 +176,45 @@ mod tests {
         assert_eq!(part.to_string(), "a/.b.h5.0123.phoebus-part");
         let part = part_of(&Key::parse("x".repeat(255)).unwrap(), "0123456789abcdef").unwrap();
         assert!(part.name().len() <= MAX_NAME && is_ours(part.name()), "{part}");
+        // None is cut amid a character, wherever that is.
+        for shift in 0..3 {
+            let name = "x".repeat(shift) + &"\u{20ac}".repeat(84);
+            let key = Key::parse(&name).unwrap();
+            let names = Names::of(&key).unwrap();
+            for key in [part_of(&key, "0123456789abcdef").unwrap(), names.part, names.journal, names.next] {
+                assert!(std::str::from_utf8(key.name()).is_ok() && key.name().len() <= MAX_NAME, "{key}");
+            }
+        }
         assert!(!is_ours(b".b.h5") && !is_ours(b"b.phoebus-part"));
+    }
+
+    #[test]
+    fn only_what_a_transfer_makes_is_a_draft() {
+        for name in [
+            ".b.h5.phoebus-draft",
+            ".b.h5.0123456789abcdef.phoebus-journal",
+            "..b.h5.0123456789abcdef.phoebus-part.phoebus-journal-next",
+            ".b.h5.0123456789abcdef.phoebus-part",
+            ".b.h5.link.phoebus-part",
+        ] {
+            assert!(is_draft(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "b.h5.phoebus-draft",
+            ".phoebus-draft",
+            ".phoebus-part",
+            ".0123456789abcdef.phoebus-part",
+            ".b.h5.phoebus-part",
+            ".b.h5.0123.phoebus-part",
+            ".b.h5.0123456789abcdeg.phoebus-part",
+            ".b.h5",
+        ] {
+            assert!(!is_draft(name.as_bytes()), "{name}");
+        }
+        let of = |name: &str| draft_beside(&Key::parse(name).unwrap()).map(|key| key.to_string());
+        for end in ["draft", "journal", "journal-next"] {
+            assert_eq!(of(&format!("a/.b.phoebus-{end}")).as_deref(), Some("a/.b.phoebus-draft"));
+        }
+        assert_eq!(of("a/.b.0123456789abcdef.phoebus-part"), None);
     }
 }

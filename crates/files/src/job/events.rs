@@ -14,6 +14,13 @@ const MAX_FAILURES: usize = 1000;
 /// Something that happened. In a dry run, something that would.
 #[derive(Debug)]
 pub enum Event<'a> {
+    /// An object was found that is carried if the destination does not have it. Objects are found before it is their turn.
+    Found {
+        /// What it is.
+        meta: &'a Meta,
+    },
+    /// All objects of the job were found.
+    Counted,
     /// A directory is made, or was there.
     Dir {
         /// At the destination.
@@ -52,6 +59,18 @@ pub enum Event<'a> {
         key: &'a Key,
         /// What it is.
         kind: Kind,
+    },
+    /// Only the permissions of an object differed, and they are set.
+    Mode {
+        /// At the destination.
+        to: &'a Key,
+        /// The source.
+        meta: &'a Meta,
+    },
+    /// Something that the source does not have is removed at the destination.
+    Deleted {
+        /// At the destination.
+        key: &'a Key,
     },
     /// An attempt failed, and another follows.
     Again {
@@ -98,6 +117,14 @@ pub struct Report {
     pub skipped: u64,
     /// What cannot be carried: sockets, links to nowhere.
     pub left: u64,
+    /// Of those that the destination had, how many were given other permissions.
+    pub modes_set: u64,
+    /// Of those, how many should have been, and the system refused it.
+    pub modes_refused: u64,
+    /// What was removed at the destination since the source does not have it, directories included.
+    pub deleted: u64,
+    /// Whether nothing was removed, since not all was carried.
+    pub not_deleted: bool,
     /// Directories that were made or were there.
     pub dirs: u64,
     /// How much failed.

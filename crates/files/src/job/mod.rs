@@ -1,9 +1,13 @@
 //! A job: many objects from one store to another, several at a time, each tried again where that may help, and a report
 //! that says what became of every one of them.
 
+mod compare;
+mod delete;
+mod dirs;
 mod events;
 mod one;
 
+pub use compare::{Comparison, Difference, Finding};
 pub use events::{Event, Quiet, Report, Watcher};
 
 use crate::error::{Error, Sort};
@@ -11,10 +15,11 @@ use crate::key::Key;
 use crate::plan::{Existing, Filter, Found, Walk};
 use crate::store::{Attributes, Kind, Meta, Store};
 use crate::transfer::How;
-use one::{Came, One};
+use one::{Came, One, shown};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
 /// Objects of at most so many bytes are short: at 100 Mbit/s it is less than a round trip.
@@ -22,6 +27,13 @@ pub const SHORT: u64 = 1 << 20;
 
 /// How many of a far store's objects are looked at before it is their turn: as many as its client has commands under way.
 const AHEAD: usize = 32;
+
+/// How much of a tree is found before it is its turn: what there is in all is then known while the first of it is carried. Some
+/// twenty megabytes.
+const FOUND: usize = 100_000;
+
+/// How far ahead of its turn a directory is made at a far destination, in things that come before it.
+const SOON: usize = 256;
 
 /// How many entries of a directory are kept in mind: some hundred megabytes of them.
 const MOST: usize = 1_000_000;
@@ -41,6 +53,11 @@ pub struct Job {
     pub filter: Arc<Filter>,
     /// Whether directories are carried, with all that is in them.
     pub recursive: bool,
+    /// Whether symbolic links are carried as such, and none is followed; both stores have to have them.
+    pub links: bool,
+    /// Whether what the source does not have is removed from the directories of the destination that trees are carried to, once all
+    /// of them are there; and how much of it at the most, or nothing is.
+    pub delete: Option<usize>,
     /// Whether directories are made that a destination is to be in.
     pub parents: bool,
     /// Whether only is told what would be done.
@@ -83,6 +100,8 @@ impl Job {
             existing: Existing::default(),
             filter: Arc::default(),
             recursive: true,
+            links: false,
+            delete: None,
             parents: false,
             dry_run: false,
             files: 4,
@@ -94,21 +113,24 @@ impl Job {
 
     /// Carries what each first key names to the second, and returns when all of it is durable or has failed.
     pub async fn run(&self, items: impl IntoIterator<Item = (Key, Key)>) -> Report {
-        let (report, made, new, dirs) = Default::default();
-        let mut run = Run { job: self, tasks: JoinSet::new(), taken: 0, report, made, new, dirs, there: None };
+        let (report, made, new, dirs, trees, making) = Default::default();
+        let tasks = JoinSet::new();
+        let mut run = Run { job: self, tasks, taken: 0, report, made, new, making, dirs, trees, there: None };
         // What is far is looked at ahead, so that a list of files does not take a round trip for each.
         let depth = if self.source.is_far() { AHEAD } else { 1 };
-        let (mut items, mut looked) = (items.into_iter(), VecDeque::new());
+        let (mut items, mut looked) = (items.into_iter().peekable(), VecDeque::new());
         loop {
             while looked.len() < depth
                 && let Some((from, to)) = items.next()
             {
-                let (source, key) = (self.source.clone(), from.clone());
-                looked.push_back((Look(tokio::spawn(async move { source.stat(&key).await })), from, to));
+                let (source, key, links) = (self.source.clone(), from.clone(), self.links);
+                let look = async move { if links { source.stat_link(&key).await } else { source.stat(&key).await } };
+                looked.push_back((Look(tokio::spawn(look)), from, to));
             }
             let Some((look, from, to)) = looked.pop_front().filter(|_| !run.report.stopped) else { break };
+            let last = looked.is_empty() && items.peek().is_none();
             match look.end(&self.source).await {
-                Ok(meta) => run.item(from, to, meta).await,
+                Ok(meta) => run.item(from, to, meta, last).await,
                 Err(error) => run.failed(from, error),
             }
         }
@@ -145,14 +167,27 @@ struct Run<'a> {
     made: HashSet<Key>,
     /// Those of them that were not there before.
     new: HashSet<Key>,
+    /// Those that are being made before their turn.
+    making: HashMap<Key, dirs::Making>,
     /// What the destination has in the directory that objects go to at the moment, if that is known.
     there: Option<(Key, Option<Contents>)>,
+    /// Trees that were walked, with where they go.
+    trees: Vec<(Key, Key)>,
     /// Directories whose times and modes are set when all is in them, in the order in which they were made.
     dirs: Vec<(Key, Attributes)>,
 }
 
 impl Run<'_> {
-    async fn item(&mut self, from: Key, to: Key, meta: Meta) {
+    /// Begins with what was asked for; `last`: nothing else was.
+    async fn item(&mut self, from: Key, to: Key, meta: Meta, last: bool) {
+        if meta.kind != Kind::Dir {
+            if self.job.filter.bounds.take(&meta) {
+                self.job.watcher.saw(&Event::Found { meta: &meta });
+            }
+            if last {
+                self.job.watcher.saw(&Event::Counted);
+            }
+        }
         if self.job.parents
             && let Err(error) = self.make_parents(&to).await
         {
@@ -168,8 +203,10 @@ impl Run<'_> {
                     Error::Kind { name, is: kind.described(), expected: "a device, since a length is given" },
                 );
             }
+            Kind::File if !self.job.filter.bounds.take(&meta) => {}
             Kind::File => self.file(from, to, meta).await,
-            Kind::Dir if self.job.recursive => self.tree(from, to, meta).await,
+            Kind::Link if self.job.links => self.file(from, to, meta).await,
+            Kind::Dir if self.job.recursive => self.tree(from, to, meta, last).await,
             kind => {
                 let name = format!("{}/{from}", self.job.source.name());
                 self.failed(from, Error::Kind { name, is: kind.described(), expected: "a file" });
@@ -177,12 +214,12 @@ impl Run<'_> {
         }
     }
 
-    async fn tree(&mut self, top: Key, to: Key, meta: Meta) {
+    async fn tree(&mut self, top: Key, to: Key, meta: Meta, last: bool) {
         if let Err(error) = self.make_dir(to.clone(), meta).await {
             return self.failed(to, error);
         }
-        let mut walk = Walk::new(self.job.source.clone(), top.clone(), self.job.filter.clone());
-        while let Some(found) = walk.next().await {
+        let (mut walk, mut queue) = (self.walk(&top, &to, last), VecDeque::new());
+        while let Some(found) = self.next_of(&mut walk, &mut queue, &to).await {
             if self.report.stopped {
                 return;
             }
@@ -205,19 +242,76 @@ impl Run<'_> {
                     Ok((from, to)) => self.file_of_tree(from, to, meta).await,
                     Err(error) => self.failed(key, too_long(&*self.job.dest, &error)),
                 },
+                Ok(Found::Link(key, meta)) => match top.beneath(&key).and_then(|from| Ok((from, to.beneath(&key)?))) {
+                    Ok((from, to)) => self.file(from, to, meta).await,
+                    Err(error) => self.failed(key, too_long(&*self.job.dest, &error)),
+                },
             }
         }
+        self.trees.push((top, to));
+    }
+
+    /// The walk through the tree `top`, by a task of its own, so that what there is is known before it is its turn.
+    fn walk(&self, top: &Key, to: &Key, last: bool) -> mpsc::Receiver<Result<Found, Error>> {
+        let job = self.job;
+        let mut walk = Walk::new(job.source.clone(), top.clone(), job.filter.clone()).keeping_links(job.links);
+        if job.source.is_far() {
+            let (watcher, to) = (job.watcher.clone(), to.clone());
+            let tell = move |dir: &Key, error: &Error, wait: Duration| {
+                let to = to.beneath(dir).unwrap_or_else(|_| to.clone());
+                watcher.saw(&Event::Again { to: &to, error, wait });
+            };
+            walk = walk.listing_ahead(job.retry, Arc::new(tell));
+        }
+        let ((sender, receiver), watcher) = (mpsc::channel(FOUND), job.watcher.clone());
+        tokio::spawn(async move {
+            while let Some(found) = walk.next().await {
+                if let Ok(Found::File(_, meta) | Found::Link(_, meta)) = &found {
+                    watcher.saw(&Event::Found { meta });
+                }
+                // Nobody wants to know any more.
+                if sender.send(found).await.is_err() {
+                    return;
+                }
+            }
+            if last {
+                watcher.saw(&Event::Counted);
+            }
+        });
+        receiver
+    }
+
+    /// The next of a walk. Directories that come soon begin to be made.
+    async fn next_of(
+        &mut self,
+        walk: &mut mpsc::Receiver<Result<Found, Error>>,
+        queue: &mut VecDeque<Result<Found, Error>>,
+        to: &Key,
+    ) -> Option<Result<Found, Error>> {
+        let first = if queue.is_empty() { Some(walk.recv().await?) } else { None };
+        let mut next = first.or_else(|| walk.try_recv().ok());
+        while let Some(found) = next {
+            // Each directory is begun before those in it, which wait for it.
+            if let Ok(Found::Dir(key, _)) = &found
+                && let Ok(dir) = to.beneath(key)
+            {
+                self.begin_dir(dir);
+            }
+            queue.push_back(found);
+            next = if queue.len() < SOON { walk.try_recv().ok() } else { None };
+        }
+        queue.pop_front()
     }
 
     /// Begins with an object of a tree as soon as there is a place for it.
     async fn file_of_tree(&mut self, from: Key, to: Key, meta: Meta) {
         let known = self.known(&to).await;
-        self.begin(One { job: self.job.clone(), from, to, meta, known }).await;
+        self.begin(One { job: self.job.clone(), from, to, meta, known, needs_parent: false }).await;
     }
 
     /// The same of any object.
     async fn file(&mut self, from: Key, to: Key, meta: Meta) {
-        self.begin(One { job: self.job.clone(), from, to, meta, known: None }).await;
+        self.begin(One { job: self.job.clone(), from, to, meta, known: None, needs_parent: true }).await;
     }
 
     async fn begin(&mut self, one: One) {
@@ -287,6 +381,11 @@ impl Run<'_> {
                 self.report.moved += done.moved;
             }
             Ok(Came::Skipped) => self.report.skipped += 1,
+            Ok(Came::Mode { set }) => {
+                self.report.skipped += 1;
+                self.report.modes_set += u64::from(set);
+                self.report.modes_refused += u64::from(!set);
+            }
             Ok(Came::Planned(size)) => {
                 self.report.carried += 1;
                 self.report.bytes += size;
@@ -305,6 +404,12 @@ impl Run<'_> {
         if !self.job.dry_run {
             self.ensure_dir(&key).await?;
             self.dirs.push((key, attributes));
+        } else if !key.is_root()
+            && let Ok(meta) = self.job.dest.stat(&key).await
+            && meta.kind != Kind::Dir
+        {
+            // Making it would fail.
+            return Err(Error::Exists { name: shown(&*self.job.dest, &key) });
         }
         Ok(())
     }
@@ -324,23 +429,6 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn ensure_dir(&mut self, key: &Key) -> Result<(), Error> {
-        if key.is_root() || self.made.contains(key) {
-            return Ok(());
-        }
-        if let Err(error) = self.job.dest.make_dir(key).await {
-            // Far stores have many words for it: what counts is whether one is there.
-            match self.job.dest.stat(key).await {
-                Ok(meta) if meta.kind == Kind::Dir => {}
-                _ => return Err(error),
-            }
-        } else {
-            self.new.insert(key.clone());
-        }
-        self.made.insert(key.clone());
-        Ok(())
-    }
-
     fn failed(&mut self, key: Key, error: Error) {
         self.job.watcher.saw(&Event::Failed { key: &key, error: &error });
         // Where there is no space for one there is none for the others, and who asks one to end asks all.
@@ -349,7 +437,11 @@ impl Run<'_> {
     }
 
     async fn finish(mut self) -> Report {
-        for (key, attributes) in std::mem::take(&mut self.dirs).into_iter().rev() {
+        // Before the times of directories are set, which removing what is in them changes.
+        self.delete().await;
+        // Whoever goes on with what is interrupted has to be able to write to its directories.
+        let done = !self.job.how.stop.is_asked();
+        for (key, attributes) in std::mem::take(&mut self.dirs).into_iter().rev().filter(|_| done) {
             if attributes != Attributes::default()
                 && let Err(error) = self.job.dest.set(&key, attributes).await
             {

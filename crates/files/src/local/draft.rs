@@ -1,16 +1,15 @@
 //! Writing files of this machine: drafts, and files that are changed where they stand.
 
-use super::Local;
+use super::{Local, UserFile};
 use crate::block::Block;
 use crate::disk::{DiskFile, Linux, LinuxFile};
-use crate::draft::{MAX_GAPS, Work, checksum};
+use crate::draft::{MAX_GAPS, Work};
 use crate::error::Error;
 use crate::key::Key;
 use crate::range::{Extent, Ranges};
 use crate::store::{Boxed, Draft, Fallible, Kind, Landing};
 use crate::sum::{Algorithm, Combining, Sum};
 use std::fmt;
-use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,6 +38,10 @@ impl Draft for LocalDraft {
         self.work.label().to_owned()
     }
 
+    fn place(&self) -> Option<Key> {
+        Some(self.work.place().clone())
+    }
+
     fn kept(&self) -> Ranges {
         self.work.safe()
     }
@@ -53,7 +56,10 @@ impl Draft for LocalDraft {
 
     fn landing(&self) -> Option<Arc<dyn Landing>> {
         // Zeros are looked for, to be left out, by those who have the bytes.
-        let landing = || Arc::new(LocalLanding(self.work.clone())) as _;
+        let landing = || {
+            let file = self.store.user_file(self.work.file());
+            Arc::new(LocalLanding { work: self.work.clone(), file }) as _
+        };
         (!self.work.leaves_holes()).then(landing)
     }
 
@@ -66,7 +72,15 @@ impl Draft for LocalDraft {
     }
 
     fn checksum(&self, algorithm: Algorithm) -> Fallible<'_, Sum> {
-        self.run(move |work| work.reread(algorithm))
+        Box::pin(async move {
+            let (name, act) = (self.work.label(), "read the draft of");
+            let size = self.run(move |work| {
+                let stat = work.file().stat();
+                Ok(stat.map_err(|error| Error::io(work.label(), act, error))?.size)
+            });
+            let extent = Extent::first(size.await?);
+            self.store.checksum((name, act), self.work.file(), algorithm, extent).await
+        })
     }
 
     fn publish(&self, size: u64) -> Fallible<'_, ()> {
@@ -86,34 +100,37 @@ impl Draft for LocalDraft {
     }
 }
 
-struct LocalLanding(Arc<Work<Linux>>);
+struct LocalLanding {
+    work: Arc<Work<Linux>>,
+    file: UserFile,
+}
 
 impl Landing for LocalLanding {
     fn claim(&self, extent: Extent) -> Result<Ranges, Error> {
-        self.0.claim(extent)
+        self.work.claim(extent)
     }
 
-    fn file(&self) -> &File {
-        &self.0.file().0
+    fn file(&self) -> &UserFile {
+        &self.file
     }
 
     fn sum(&self) -> Option<Combining> {
-        self.0.sum()
+        self.work.sum()
     }
 
     fn wrote(&self, extent: Extent, sum: u32) -> Result<(), Error> {
-        self.0.note(extent, sum);
+        self.work.note(extent, sum);
         Ok(())
     }
 
     fn failed(&self, error: std::io::Error) -> Error {
-        self.0.fail("write", error)
+        self.work.fail("write", error)
     }
 }
 
 impl fmt::Debug for LocalLanding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LocalLanding").field(&self.0.label()).finish()
+        f.debug_tuple("LocalLanding").field(&self.work.label()).finish()
     }
 }
 
@@ -129,13 +146,16 @@ pub(super) struct Edit {
     store: Local,
     label: Arc<str>,
     file: LinuxFile,
+    /// The same for those who write by themselves.
+    shared: UserFile,
     kind: Kind,
     written: Arc<Mutex<Ranges>>,
 }
 
 impl Edit {
     pub(super) fn new(store: Local, label: String, file: LinuxFile, kind: Kind) -> Self {
-        Self { store, label: label.into(), file, kind, written: Arc::default() }
+        let shared = store.user_file(&file);
+        Self { store, label: label.into(), file, shared, kind, written: Arc::default() }
     }
 
     fn run<T: Send + 'static>(
@@ -203,7 +223,10 @@ impl Draft for Edit {
             let error = Error::Unsupported { name: self.name(), what: "reading again what was written" };
             return Box::pin(async { Err(error) });
         }
-        self.run("read", move |file| checksum(file, algorithm, Extent::first(file.stat()?.size)))
+        Box::pin(async move {
+            let size = self.run("look at", |file| Ok(file.stat()?.size)).await?;
+            self.store.checksum((&*self.label, "read"), &self.file, algorithm, Extent::first(size)).await
+        })
     }
 
     /// Makes what was written safe; it was never hidden.
@@ -240,8 +263,8 @@ impl Landing for Edit {
         }
     }
 
-    fn file(&self) -> &File {
-        &self.file.0
+    fn file(&self) -> &UserFile {
+        &self.shared
     }
 
     fn wrote(&self, extent: Extent, _sum: u32) -> Result<(), Error> {

@@ -8,13 +8,15 @@ mod draft;
 mod identity;
 mod lending;
 mod read;
+mod user_file;
 
-use crate::disk::{Disk, DiskFile, Entries, Links, Linux, Stat};
-use crate::draft::{JOURNAL_FROM, Start, Work, is_ours};
-use crate::error::Error;
+use crate::disk::{Disk, DiskFile, Entries, Links, Linux, LinuxFile, Stat};
+use crate::draft::{JOURNAL_FROM, LINK, Start, Work, draft_beside, hash, is_ours, part_of};
+use crate::error::{Error, Sort};
 use crate::key::Key;
-use crate::store::{Attributes, Begun, Draft, Entry, Fallible, Kind, Listing, Meta, Object, Spec, Store};
-use crate::sum::Algorithm;
+use crate::range::Extent;
+use crate::store::{Attributes, Begun, Draft, Entry, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time};
+use crate::sum::{Algorithm, Hasher, Sum};
 use draft::{Edit, LocalDraft};
 pub use identity::Identity;
 use read::LocalObject;
@@ -23,10 +25,18 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
+pub use user_file::UserFile;
 
 /// How many calls of the system a store has at work at once, unless told otherwise: enough for many short files, whose
 /// opening and syncing waits for the disk, and far below what the runtime's pool has threads for (512).
 pub const DISK_CALLS: usize = 64;
+
+/// How many of these compute checksums of whole files at most: the others stay free for whoever wants less.
+const CHECKSUMS: usize = 8;
+
+/// How much is read for a checksum until others may have their turn, and until it is noticed that nobody wants it any more: some
+/// milliseconds.
+const CHECKSUM_STEP: u64 = 4 << 20;
 
 /// How many entries of a directory are read at a time.
 const PAGE: usize = 1024;
@@ -42,8 +52,10 @@ struct Inner {
     mask: u32,
     journal_from: u64,
     calls: Arc<Semaphore>,
+    /// Those of them that compute checksums of whole files.
+    checksums: Arc<Semaphore>,
     /// Whose calls they are, if not the process's.
-    identity: Option<Identity>,
+    identity: Option<Arc<Identity>>,
     /// Directories whose names changed and were not synced.
     unsynced: Mutex<BTreeSet<Key>>,
 }
@@ -63,6 +75,7 @@ impl Local {
             mask: umask(),
             journal_from: JOURNAL_FROM,
             calls: Arc::new(Semaphore::new(DISK_CALLS)),
+            checksums: Arc::new(Semaphore::new(CHECKSUMS)),
             identity: None,
             unsynced: Mutex::default(),
         })))
@@ -86,6 +99,7 @@ impl Local {
             mask: old.mask,
             journal_from: old.journal_from,
             calls: old.calls.clone(),
+            checksums: old.checksums.clone(),
             identity: old.identity.clone(),
             unsynced: Mutex::default(),
         };
@@ -95,12 +109,41 @@ impl Local {
 
     /// The same, where all that is done with files is done as `identity`. The root itself was opened by the process.
     pub fn acting_as(self, identity: Identity) -> Self {
-        self.with(|inner| inner.identity = Some(identity))
+        self.with(|inner| inner.identity = Some(Arc::new(identity)))
     }
 
     /// The same, called `name` in errors: for those who are not to know where it is.
     pub fn called(self, name: impl Into<PathBuf>) -> Self {
         self.with(|inner| inner.root = name.into())
+    }
+
+    /// What `key` is itself, where a link is a link; none if nothing has that name.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub async fn itself(&self, key: &Key) -> Result<Option<Meta>, Error> {
+        let found = self.call(key, "look at", |disk, key| match disk.stat(key, false) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        });
+        Ok(found.await?.as_ref().map(meta_of))
+    }
+
+    /// What is written where `key` is: what it leads to, if it is a symbolic link, and otherwise itself.
+    ///
+    /// # Errors
+    /// It leads nowhere, or out of the store, or somebody else has made it where others can.
+    pub async fn resolve(&self, key: &Key) -> Result<Key, Error> {
+        if self.itself(key).await?.is_none_or(|meta| meta.kind != Kind::Link) {
+            return Ok(key.clone());
+        }
+        let lost = |is| Error::Kind { name: self.label(key), is, expected: "a file" };
+        match self.call(key, "follow", Linux::target).await {
+            Ok(Some(target)) => Ok(target),
+            Ok(None) => Err(lost("a symbolic link that leads out of the directory that is written to")),
+            Err(Error::NotFound { .. }) => Err(lost("a symbolic link that leads nowhere")),
+            Err(error) => Err(error),
+        }
     }
 
     /// As errors call `key`: its path.
@@ -153,6 +196,40 @@ impl Local {
         self.run(move |store| call(&store.0.disk, &key).map_err(|error| store.error(&key, act, error))).await
     }
 
+    /// The checksum of `extent` of `file`, which errors call `name`, computed in steps: between any two of them others have their turn, in
+    /// the order in which they came, and when the future is dropped no further one begins.
+    async fn checksum(
+        &self,
+        (name, act): (&str, &'static str),
+        file: &LinuxFile,
+        algorithm: Algorithm,
+        extent: Extent,
+    ) -> Result<Sum, Error> {
+        let mut hasher = Hasher::new(algorithm);
+        for step in extent.blocks(CHECKSUM_STEP) {
+            // The semaphore is never closed.
+            let place = self.0.checksums.clone().acquire_owned().await.ok();
+            let file = file.clone();
+            let hashed = self.run(move |_| {
+                let _place = place;
+                Ok(hash(&mut hasher, &file, step).map(|()| hasher))
+            });
+            hasher = hashed.await?.map_err(|error| Error::io(name, act, error))?;
+        }
+        Ok(hasher.finish())
+    }
+
+    /// What is in a directory, and with `drafts` those, too.
+    async fn listing(&self, key: &Key, drafts: bool) -> Result<Box<dyn Listing>, Error> {
+        let entries = self.call(key, "list", Linux::entries).await?;
+        Ok(Box::new(LocalListing { store: self.clone(), key: key.clone(), entries: Some(entries), drafts }))
+    }
+
+    /// `file` for those who use it by themselves, as the user of this store.
+    fn user_file(&self, file: &LinuxFile) -> UserFile {
+        UserFile::new(file.0.clone(), self.0.identity.clone())
+    }
+
     /// Remembers that names in `dir` changed.
     fn changed(&self, dir: Key) {
         self.0.unsynced.lock().unwrap_or_else(PoisonError::into_inner).insert(dir);
@@ -176,11 +253,58 @@ impl Store for Local {
         Box::pin(async move { Ok(meta_of(&self.call(key, "look at", |disk, key| disk.stat(key, true)).await?)) })
     }
 
-    fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
+    fn stat_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
+        Box::pin(async move { Ok(meta_of(&self.call(key, "look at", |disk, key| disk.stat(key, false)).await?)) })
+    }
+
+    fn has_links(&self) -> bool {
+        true
+    }
+
+    fn read_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Vec<u8>> {
+        Box::pin(self.call(key, "read the symbolic link", Linux::read_link))
+    }
+
+    fn make_link<'a>(
+        &'a self,
+        key: &'a Key,
+        target: &'a [u8],
+        modified: Option<Time>,
+        replace: bool,
+    ) -> Fallible<'a, ()> {
         Box::pin(async move {
-            let entries = self.call(key, "list", Linux::entries).await?;
-            Ok(Box::new(LocalListing { store: self.clone(), key: key.clone(), entries: Some(entries) }) as _)
+            // A link takes another's place as a file does: it is made under a hidden name and renamed.
+            let part = part_of(key, LINK).map_err(|error| Error::Store {
+                name: self.label(key),
+                reason: error.to_string(),
+                sort: Sort::Request,
+            })?;
+            let target = target.to_vec();
+            let made = self.call(key, "make the symbolic link", move |disk, key| {
+                disk.make_link(&part, &target, modified)?;
+                disk.rename(&part, key, replace).inspect_err(|_| drop(disk.unlink(&part)))
+            });
+            made.await?;
+            self.changed(key.parent());
+            Ok(())
         })
+    }
+
+    fn confined<'a>(&'a self, dir: &'a Key) -> Fallible<'a, Option<Arc<dyn Store>>> {
+        Box::pin(async move {
+            let disk = self.call(dir, "open", Linux::confined).await?;
+            let root = PathBuf::from(self.label(dir));
+            let confined = self.clone().with(|inner| (inner.disk, inner.root) = (Arc::new(disk), root));
+            Ok(Some(Arc::new(confined) as Arc<dyn Store>))
+        })
+    }
+
+    fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
+        Box::pin(self.listing(key, false))
+    }
+
+    fn list_all<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
+        Box::pin(self.listing(key, true))
     }
 
     fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
@@ -197,20 +321,21 @@ impl Store for Local {
         })
     }
 
-    fn create<'a>(&'a self, key: &'a Key, mut spec: Spec) -> Fallible<'a, Begun> {
+    fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun> {
         Box::pin(async move {
-            let found = self.call(key, "look at", |disk, key| match disk.stat(key, true) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-                other => other.map(Some),
-            });
-            if found.await?.is_some_and(|stat| stat.kind == Kind::Device) {
+            let itself = self.itself(key).await?.map(|meta| meta.kind);
+            let is = match itself {
+                Some(Kind::Link) => self.stat(key).await.ok().map(|meta| meta.kind),
+                kind => kind,
+            };
+            if is == Some(Kind::Device) {
                 return Ok(Begun::Draft(self.edit(key).await?));
             }
-            spec.attributes.mode.get_or_insert(0o666 & !self.0.mask);
-            let key = key.clone();
+            let key = if itself == Some(Kind::Link) { self.resolve(key).await? } else { key.clone() };
+            let mode = 0o666 & !self.0.mask;
             let start = self.run(move |store| {
-                Work::begin(&store.0.disk, &key, store.label(&key), spec, store.0.journal_from)
-                    .map(|start| (key, start))
+                let named = (store.label(&key), mode);
+                Work::begin(&store.0.disk, &key, named, spec, store.0.journal_from).map(|start| (key, start))
             });
             Ok(match start.await? {
                 (key, Start::Work(work)) => {
@@ -252,6 +377,18 @@ impl Store for Local {
     fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         Box::pin(async move {
             self.call(key, "remove", |disk, key| disk.unlink(key)).await?;
+            self.changed(key.parent());
+            Ok(())
+        })
+    }
+
+    fn discard<'a>(&'a self, key: &'a Key, before: Option<Time>) -> Fallible<'a, ()> {
+        Box::pin(async move {
+            let draft = draft_beside(key);
+            let gone = self.call(key, "remove", move |disk, key| disk.discard(key, draft.as_ref(), before));
+            if !gone.await? {
+                return Err(Error::Busy { name: self.label(key) });
+            }
             self.changed(key.parent());
             Ok(())
         })
@@ -309,6 +446,8 @@ struct LocalListing {
     key: Key,
     /// None while they are being read, and for ever if that was given up.
     entries: Option<Entries>,
+    /// Whether drafts are among what is given.
+    drafts: bool,
 }
 
 impl Listing for LocalListing {
@@ -320,12 +459,13 @@ impl Listing for LocalListing {
                     what: "listing after it was given up",
                 });
             };
+            let drafts = self.drafts;
             let read = self.store.call(&self.key, "list", move |_, _| {
                 let mut page = Vec::new();
                 while page.len() < PAGE {
                     let Some(entry) = entries.next() else { break };
                     let (name, stat) = entry?;
-                    if !is_ours(&name) {
+                    if drafts || !is_ours(&name) {
                         page.push(Entry { name, meta: meta_of(&stat) });
                     }
                 }

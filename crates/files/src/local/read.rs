@@ -1,10 +1,9 @@
 //! Reading files of this machine: at random, or in a flow that readers keep ahead of whoever takes from it (L8, R3).
 
 use super::lending::Lending;
-use super::{Local, meta_of};
+use super::{Local, UserFile, meta_of};
 use crate::block::{Block, Body, Lent};
 use crate::disk::{DiskFile, LinuxFile, Stat};
-use crate::draft::checksum;
 use crate::error::Error;
 use crate::key::Key;
 use crate::range::{Extent, Ranges};
@@ -12,7 +11,6 @@ use crate::store::{Fallible, Flow, Kind, Meta, Object, Shape};
 use crate::sum::{Algorithm, Sum};
 use bytes::Bytes;
 use std::fmt;
-use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -32,13 +30,16 @@ pub(super) struct LocalObject {
     store: Local,
     key: Key,
     file: LinuxFile,
+    /// The same for those who read by themselves.
+    shared: UserFile,
     stat: Stat,
     meta: Meta,
 }
 
 impl LocalObject {
     pub(super) fn new(store: Local, key: Key, file: LinuxFile, stat: Stat) -> Self {
-        Self { store, key, file, stat, meta: meta_of(&stat) }
+        let shared = store.user_file(&file);
+        Self { store, key, file, shared, stat, meta: meta_of(&stat) }
     }
 
     /// Fails unless the object has all of `extent`. Devices have whatever is asked for.
@@ -64,7 +65,7 @@ impl Object for LocalObject {
             wanted.iter().try_for_each(|extent| self.check(extent))?;
             let block = block_of(&shape, wanted.total());
             if shape.lend && shape.sum.is_none() {
-                let (file, name, regular) = (self.file.0.clone(), self.name().into(), self.stat.kind == Kind::File);
+                let (file, name, regular) = (self.shared.clone(), self.name().into(), self.stat.kind == Kind::File);
                 let whole = Lent { file, name, regular, at: 0, len: 0 };
                 return Ok(Arc::new(Lending::new(whole, wanted, block)) as _);
             }
@@ -111,13 +112,12 @@ impl Object for LocalObject {
     fn checksum(&self, algorithm: Algorithm, extent: Extent) -> Fallible<'_, Sum> {
         Box::pin(async move {
             self.check(extent)?;
-            let file = self.file.clone();
-            self.store.call(&self.key, "read", move |_, _| checksum(&file, algorithm, extent)).await
+            self.store.checksum((&self.name(), "read"), &self.file, algorithm, extent).await
         })
     }
 
-    fn file(&self) -> Option<&File> {
-        Some(&self.file.0)
+    fn file(&self) -> Option<&UserFile> {
+        Some(&self.shared)
     }
 
     fn unchanged(&self) -> Fallible<'_, ()> {

@@ -68,6 +68,8 @@ pub enum Reason {
     There,
     /// What is there is the same, as far as was to be looked.
     Same,
+    /// The bytes are the same, and permissions are not.
+    Mode,
 }
 
 impl Existing {
@@ -106,6 +108,7 @@ impl fmt::Display for Reason {
             Self::Checksum => "another checksum",
             Self::There => "there already",
             Self::Same => "the same",
+            Self::Mode => "another mode",
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Which objects of a tree are left out.
 
 use crate::key::Key;
+use crate::store::{Meta, Time};
 use globset::{GlobBuilder, GlobMatcher};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -30,6 +31,39 @@ impl PatternError {
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     rules: Vec<Rule>,
+    /// Which files are taken by their size and age, whatever their names.
+    pub bounds: Bounds,
+}
+
+/// Bounds of size and age, which hold for files alone. What does not tell its size or its time is taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// The smallest size, in bytes.
+    pub min_size: Option<u64>,
+    /// The largest size, in bytes.
+    pub max_size: Option<u64>,
+    /// The earliest time of modification.
+    pub from: Option<Time>,
+    /// The latest time of modification.
+    pub to: Option<Time>,
+}
+
+impl Bounds {
+    /// Whether a file that is `meta` lies within them.
+    pub fn take(&self, meta: &Meta) -> bool {
+        let size = |bound: Option<u64>, fits: fn(u64, u64) -> bool| match (meta.size, bound) {
+            (Some(size), Some(bound)) => fits(size, bound),
+            _ => true,
+        };
+        let time = |bound: Option<Time>, fits: fn(Time, Time) -> bool| match (meta.modified, bound) {
+            (Some(time), Some(bound)) => fits(time, bound),
+            _ => true,
+        };
+        size(self.min_size, |size, least| size >= least)
+            && size(self.max_size, |size, most| size <= most)
+            && time(self.from, |time, first| !first.is_after(time))
+            && time(self.to, |time, last| !time.is_after(last))
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -131,6 +165,31 @@ mod tests {
             ["run1/", "run1/a.h5", "run1/keep.tmp", "run1/x/b.tmp", "cache/"]
         );
         assert_eq!(taken(&[(false, "run1/**/*.tmp")], &["run1/x/b.tmp", "b.tmp"]), ["b.tmp"]);
+    }
+
+    #[test]
+    fn bounds_hold_for_what_is_known() {
+        let at = |seconds| Some(Time { seconds, nanos: 0 });
+        let bounds = Bounds { min_size: Some(10), max_size: Some(20), from: at(100), to: at(200) };
+        let file = |size, seconds: Option<i64>| Meta {
+            kind: crate::store::Kind::File,
+            size,
+            modified: seconds.and_then(at),
+            mode: None,
+            sparse: false,
+        };
+        for (size, seconds, taken) in [
+            (Some(10), Some(100), true),
+            (Some(20), Some(200), true),
+            (Some(9), Some(150), false),
+            (Some(21), Some(150), false),
+            (Some(15), Some(99), false),
+            (Some(15), Some(201), false),
+            (None, None, true),
+        ] {
+            assert_eq!(bounds.take(&file(size, seconds)), taken, "{size:?} {seconds:?}");
+        }
+        assert!(Bounds::default().take(&file(Some(0), Some(0))));
     }
 
     #[test]

@@ -14,5 +14,5 @@ mod walk;
 
 pub use compare::{By, Decision, Existing, Reason};
 pub use expand::{Pattern, expand, is_pattern};
-pub use filter::{Filter, PatternError};
+pub use filter::{Bounds, Filter, PatternError};
 pub use walk::{Found, Walk};

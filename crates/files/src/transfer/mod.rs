@@ -112,7 +112,8 @@ pub async fn transfer(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key
         .map_err(|reason| Error::Unverifiable { name: object.name(), reason })?;
     let spec = Spec {
         size: Some(size),
-        source: is_file.then(|| (format!("{}/{from}", source.name()), meta.modified)),
+        // Where nobody knows when the source was modified, it may be another one by the next attempt.
+        source: meta.modified.filter(|_| is_file).map(|time| (format!("{}/{from}", source.name()), Some(time))),
         sum: check.as_ref().and_then(Check::kept),
         attributes: Attributes {
             mode: meta.mode.filter(|_| how.modes && is_file),
@@ -167,8 +168,9 @@ pub async fn fill(
     match filled {
         Ok(verified) => Ok(Done { size, moved, verified }),
         Err(error) => {
-            // Where the two differ nobody knows which bytes are wrong.
-            let keep = !matches!(error, Error::Mismatch { .. } | Error::Changed { .. } | Error::Short { .. });
+            // Where the two differ nobody knows which bytes are wrong, and nobody goes on with what is not there any more.
+            let lost = matches!(error, Error::Changed { .. } | Error::Short { .. } | Error::NotFound { .. });
+            let keep = !lost && !matches!(error, Error::Mismatch { .. });
             draft.abandon(keep).await;
             Err(error)
         }

@@ -41,11 +41,55 @@ pub struct Faults {
     pub fail: AtomicI64,
     pub damage: AtomicI64,
     pub stall: AtomicI64,
+    /// Listings end after one entry: 1 with an error, 2 as if that were all.
+    pub cut_listings: AtomicI64,
+    /// So many listings and directories to be made fail in a way that may pass.
+    pub passing: AtomicI64,
+    /// How many listings there are at the same time, and were at the most.
+    pub listing: AtomicI64,
+    pub most_listing: AtomicI64,
+}
+
+impl Faults {
+    fn passes(&self) -> Result<(), Error> {
+        let error = || Error::Store { name: "far".into(), reason: "busy".into(), sort: Sort::Passing };
+        let left = self.passing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > 0).then(|| n - 1));
+        if left.is_ok() { Err(error()) } else { Ok(()) }
+    }
+}
+
+#[derive(Debug)]
+struct Cut {
+    inner: Box<dyn Listing>,
+    silent: bool,
+    given: bool,
+}
+
+impl Listing for Cut {
+    fn more(&mut self) -> Fallible<'_, Vec<Entry>> {
+        Box::pin(async move {
+            if std::mem::replace(&mut self.given, true) {
+                let error = Error::Store { name: "far".into(), reason: "cut".into(), sort: Sort::Other };
+                return if self.silent { Ok(Vec::new()) } else { Err(error) };
+            }
+            let mut page = self.inner.more().await?;
+            page.truncate(1);
+            Ok(page)
+        })
+    }
 }
 
 impl Far {
     pub fn new(dir: &Path) -> Self {
-        let faults = Faults { fail: (-1).into(), damage: (-1).into(), stall: (-1).into() };
+        let faults = Faults {
+            fail: (-1).into(),
+            damage: (-1).into(),
+            stall: (-1).into(),
+            cut_listings: 0.into(),
+            passing: 0.into(),
+            listing: 0.into(),
+            most_listing: 0.into(),
+        };
         Self { inner: local(dir), algorithms: vec![Algorithm::Adler32, Algorithm::Md5], faults: Arc::new(faults) }
     }
 }
@@ -69,7 +113,18 @@ impl Store for Far {
         self.inner.stat(key)
     }
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
-        self.inner.list(key)
+        Box::pin(async move {
+            self.faults.passes()?;
+            let now = self.faults.listing.fetch_add(1, Ordering::Relaxed) + 1;
+            self.faults.most_listing.fetch_max(now, Ordering::Relaxed);
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            self.faults.listing.fetch_sub(1, Ordering::Relaxed);
+            let inner = self.inner.list(key).await?;
+            Ok(match self.faults.cut_listings.load(Ordering::Relaxed) {
+                0 => inner,
+                cut => Box::new(Cut { inner, silent: cut == 2, given: false }),
+            })
+        })
     }
     fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
         Box::pin(async move {
@@ -84,7 +139,10 @@ impl Store for Far {
         self.inner.edit(key)
     }
     fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
-        self.inner.make_dir(key)
+        Box::pin(async move {
+            self.faults.passes()?;
+            self.inner.make_dir(key).await
+        })
     }
     fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         self.inner.remove(key)

@@ -19,8 +19,8 @@ pub use allowed::Allowed;
 pub use destination::{Destination, Origin};
 pub use driver::Driver;
 pub use error::ConfigError;
-pub(crate) use pattern::is_local;
 pub use pattern::{Net, Pattern, Proved};
+pub(crate) use pattern::{addresses_reached, is_local};
 pub use raw::{Auth, ClientCertificate, Limits, Log, LogFormat, LogLevel, Pool};
 pub use security::transports;
 

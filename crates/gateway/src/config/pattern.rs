@@ -14,6 +14,15 @@ pub struct Net {
 }
 
 impl Net {
+    const fn v4(addr: [u8; 4], prefix: u8) -> Self {
+        let [a, b, c, d] = addr;
+        Self { addr: IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix }
+    }
+
+    const fn v6(addr: Ipv6Addr, prefix: u8) -> Self {
+        Self { addr: IpAddr::V6(addr), prefix }
+    }
+
     /// The range of this one address.
     pub fn host(addr: IpAddr) -> Self {
         let addr = addr.to_canonical();
@@ -38,10 +47,14 @@ impl Net {
         self.prefix
     }
 
-    /// Whether the range lies wholly within this host's or this link's own addresses ([`is_local`]).
-    fn is_local(self) -> bool {
-        // The blocks of local addresses are /8 or /10 and longer; a range that covers more cannot lie within one.
-        self.prefix >= if self.addr.is_ipv4() { 4 } else { 8 } && is_local(self.addr)
+    /// Whether the range names `addr`, an address of the gateway's own host or links: it is that address alone, or lies wholly
+    /// within a block of such addresses ([`LOCAL`]).
+    fn names(self, addr: IpAddr) -> bool {
+        self == Self::host(addr) || self.contains(addr) && LOCAL.iter().any(|block| self.lies_in(*block))
+    }
+
+    fn lies_in(self, block: Self) -> bool {
+        self.prefix >= block.prefix && block.contains(self.addr)
     }
 }
 
@@ -94,21 +107,22 @@ impl Pattern {
 
     /// Whether the pattern, which let the destination `name` pass, also lets it lead to `addr`. An administrator who names
     /// a host means it wherever it is; one who names a domain has not thought of every record that its owners may point
-    /// at private networks; and nobody means the gateway's own loopback.
-    pub(crate) fn name_may_lead_to(&self, addr: IpAddr) -> bool {
+    /// at private networks; and nobody means the gateway's own host: `is_own` says that `addr` is an address of it or of its
+    /// links.
+    pub(crate) fn name_may_lead_to(&self, addr: IpAddr, is_own: bool) -> bool {
         match self {
-            Self::Any | Self::Name(_) => !is_local(addr),
-            Self::Domain(_) => !is_local(addr) && !is_private(addr),
+            Self::Any | Self::Name(_) => !is_own,
+            Self::Domain(_) => !is_own && !is_private(addr),
             Self::Net(_) => false,
         }
     }
 
-    /// Whether the pattern lets the address `addr` pass. Addresses of the gateway's own host and links are meant only by a
-    /// range among them.
-    pub(crate) fn admits(&self, addr: IpAddr) -> bool {
+    /// Whether the pattern lets the address `addr` pass. Addresses of the gateway's own host and links, of which `is_own` says
+    /// that `addr` is one, are meant only by a range that names them.
+    pub(crate) fn admits(&self, addr: IpAddr, is_own: bool) -> bool {
         match self {
-            Self::Any => !is_local(addr),
-            Self::Net(net) => net.contains(addr) && (!is_local(addr) || net.is_local()),
+            Self::Any => !is_own,
+            Self::Net(net) => net.contains(addr) && (!is_own || net.names(addr)),
             Self::Name(_) | Self::Domain(_) => false,
         }
     }
@@ -197,29 +211,52 @@ fn in_domain(name: &str, domain: &str) -> bool {
     name.strip_suffix(domain).is_some_and(|front| front.is_empty() || front.ends_with('.'))
 }
 
-/// Addresses that mean this host or this link: loopback, unspecified, link-local (which holds the metadata services of
-/// cloud providers), multicast, broadcast.
+/// Blocks of addresses that mean this host or this link wherever it is: unspecified (which connects to loopback), loopback,
+/// link-local (which holds the metadata services of cloud providers), multicast, broadcast (RFC 6890).
+const LOCAL: [Net; 9] = [
+    Net::v4([0, 0, 0, 0], 8),
+    Net::v4([127, 0, 0, 0], 8),
+    Net::v4([169, 254, 0, 0], 16),
+    Net::v4([224, 0, 0, 0], 4),
+    Net::v4([255, 255, 255, 255], 32),
+    Net::v6(Ipv6Addr::UNSPECIFIED, 128),
+    Net::v6(Ipv6Addr::LOCALHOST, 128),
+    Net::v6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
+    Net::v6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
+];
+
+/// Whether `addr` means this host or this link, itself or the IPv4 address in it. The addresses of the host's interfaces are
+/// others: the kernel knows them ([`phoebus_net::route::is_own`]).
 pub(crate) fn is_local(addr: IpAddr) -> bool {
-    match addr.to_canonical() {
-        IpAddr::V4(addr) => {
-            addr.octets()[0] == 0
-                || addr.is_loopback()
-                || addr.is_link_local()
-                || addr.is_multicast()
-                || addr == Ipv4Addr::BROADCAST
-        }
-        IpAddr::V6(addr) => {
-            addr == Ipv6Addr::UNSPECIFIED || addr.is_loopback() || addr.is_unicast_link_local() || addr.is_multicast()
-        }
-    }
+    addresses_reached(addr).any(|addr| LOCAL.iter().any(|block| block.contains(addr)))
 }
 
 /// Addresses of private networks (RFC 1918, RFC 4193, RFC 6598).
 fn is_private(addr: IpAddr) -> bool {
-    match addr.to_canonical() {
+    addresses_reached(addr).any(|addr| match addr {
         IpAddr::V4(addr) => addr.is_private() || (addr.octets()[0] == 100 && addr.octets()[1] & 0xc0 == 64),
         IpAddr::V6(addr) => addr.is_unique_local(),
-    }
+    })
+}
+
+/// `addr`, and the IPv4 address to which a translator or tunnel on the way would bring what is sent there: NAT64's well-known
+/// and local prefixes (RFC 6052, RFC 8215), 6to4 (RFC 3056), IPv4-compatible (RFC 4291) and IPv4-translated (RFC 2765).
+pub(crate) fn addresses_reached(addr: IpAddr) -> impl Iterator<Item = IpAddr> {
+    let addr = addr.to_canonical();
+    let within = match addr {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(addr) => match addr.segments() {
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+            | [0x64, 0xff9b, 1, _, _, _, high, low]
+            | [0x2002, high, low, ..]
+            | [0, 0, 0, 0, 0, 0, high, low]
+            | [0, 0, 0, 0, 0xffff, 0, high, low] => {
+                Some(IpAddr::V4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))))
+            }
+            _ => None,
+        },
+    };
+    std::iter::once(addr).chain(within)
 }
 
 #[cfg(test)]
@@ -278,23 +315,57 @@ mod tests {
 
     #[test]
     fn names_cannot_smuggle_addresses() {
-        for local in ["127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "fe80::1", "224.0.0.1", "::ffff:127.0.0.1"] {
+        let may_lead = |text: &str, addr| pattern(text).name_may_lead_to(addr, is_local(addr));
+        let admits = |text: &str, addr| pattern(text).admits(addr, is_local(addr));
+        let within = ["64:ff9b::7f00:1", "64:ff9b:1::a9fe:a9fe", "2002:7f00:1::", "::127.0.0.1", "::ffff:0:127.0.0.1"];
+        let plain = ["127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "::", "fe80::1", "ff02::1", "224.0.0.1"];
+        for local in plain.into_iter().chain(["255.255.255.255", "::ffff:127.0.0.1"]).chain(within) {
             for text in ["*", ".example.org", "host.example"] {
-                assert!(!pattern(text).name_may_lead_to(addr(local)), "{text} {local}");
+                assert!(!may_lead(text, addr(local)), "{text} {local}");
             }
-            for text in ["*", "0.0.0.0/0", "::/0", "0.0.0.0/1", "64.0.0.0/2"] {
-                assert!(!pattern(text).admits(addr(local)), "{text} {local}");
+            for text in ["*", "0.0.0.0/0", "::/0", "0.0.0.0/1", "64.0.0.0/2", "64:ff9b::/96", "2002::/16"] {
+                assert!(!admits(text, addr(local)), "{text} {local}");
             }
         }
-        for private in ["10.0.0.1", "192.168.1.1", "100.64.0.1", "fd00::1"] {
-            assert!(pattern("host.example").name_may_lead_to(addr(private)));
-            assert!(!pattern(".example.org").name_may_lead_to(addr(private)));
-            assert!(pattern("*").admits(addr(private)));
+        for private in ["10.0.0.1", "192.168.1.1", "100.64.0.1", "fd00::1", "64:ff9b::10.0.0.1"] {
+            assert!(may_lead("host.example", addr(private)));
+            assert!(!may_lead(".example.org", addr(private)));
+            assert!(admits("*", addr(private)));
         }
-        assert!(pattern(".example.org").name_may_lead_to(addr("192.0.2.1")));
-        assert!(pattern("127.0.0.0/8").admits(addr("127.0.0.1")));
-        assert!(pattern("::1").admits(addr("::1")));
-        assert!(!pattern("10.0.0.0/8").name_may_lead_to(addr("10.0.0.1")));
+        assert!(may_lead(".example.org", addr("192.0.2.1")) && may_lead(".example.org", addr("64:ff9b::c000:201")));
+        assert!(admits("127.0.0.0/8", addr("127.0.0.1")));
+        assert!(admits("::1", addr("::1")) && admits("fe80::/10", addr("fe80::1")));
+        assert!(admits("64:ff9b::7f00:1", addr("64:ff9b::7f00:1")));
+        assert!(!may_lead("10.0.0.0/8", addr("10.0.0.1")));
+    }
+
+    #[test]
+    fn a_range_that_holds_more_than_local_addresses_does_not_name_them() {
+        for (range, local) in [
+            ("127.0.0.0/4", "127.0.0.1"),
+            ("127.0.0.0/7", "127.0.0.1"),
+            ("0.0.0.0/4", "0.0.0.0"),
+            ("169.254.0.0/8", "169.254.169.254"),
+            ("255.255.255.255/4", "255.255.255.255"),
+            ("::/8", "::1"),
+            ("fe80::/9", "fe80::1"),
+        ] {
+            assert!(!pattern(range).admits(addr(local), true), "{range} {local}");
+        }
+        for (range, local) in [("127.1.0.0/16", "127.1.2.3"), ("169.254.0.0/16", "169.254.1.1"), ("::1", "::1")] {
+            assert!(pattern(range).admits(addr(local), true), "{range} {local}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_the_gateways_interfaces_have_to_be_named_one_by_one() {
+        let own = addr("192.0.2.7");
+        for text in ["*", "0.0.0.0/0", "192.0.2.0/24", "192.0.2.6/31", "192.0.2.8"] {
+            assert!(!pattern(text).admits(own, true), "{text}");
+        }
+        assert!(pattern("192.0.2.7").admits(own, true) && pattern("192.0.2.7/32").admits(own, true));
+        assert!(pattern("::ffff:192.0.2.7").admits(own, true) && pattern("192.0.2.0/24").admits(own, false));
+        assert!(["*", "host.example", ".example"].iter().all(|text| !pattern(text).name_may_lead_to(own, true)));
     }
 
     #[test]

@@ -200,6 +200,13 @@ pub struct Limits {
     pub clients: u32,
     /// The same from one source. 64: the agents of the users of a login node.
     pub clients_per_source: u32,
+    /// Connections to the administration socket that are served at a time, each for `handshake_timeout` at most. 16: a monitor and
+    /// its administrators; others wait.
+    pub admin_connections: NonZeroU32,
+    /// Control frames (PING, PONG, ACK) a second that a neighbour may send on a framed connection for ever, beyond those that the
+    /// session's bytes account for; sixteen times as many at once. 64: a neighbour that asks for a sign of life ten times a second
+    /// on top of what it acknowledges, and a tenth of a percent of a processor.
+    pub control_frames: NonZeroU32,
     /// Threads that relay. Default: one for each processor, since each keeps one busy.
     pub threads: Option<NonZeroUsize>,
     /// Memory for each direction of a session, in the kernel: receive buffer, pipe, send buffer. Default: what the
@@ -216,12 +223,21 @@ pub struct Limits {
     pub connect_timeout: Span,
     /// Resolving a name, within `connect_timeout`. 10 s: two servers that do not answer at first.
     pub resolve_timeout: Span,
+    /// Names of destinations that are resolved at a time, each on a thread of its own: the host's resolver cannot be interrupted. 64:
+    /// thousands of names a second, unless name servers are silent.
+    pub lookups: NonZeroU32,
+    /// The same from one source; further ones wait within `resolve_timeout`. 8: whoever asks for names whose servers are silent
+    /// leaves others seven eighths.
+    pub lookups_per_source: NonZeroU32,
     /// How long a transport that `auto` chose may take to reach the peer before the next is tried. 3 s: two losses of a first
     /// packet, which is sent again after 1 s, and then no more than a user waits for without wondering.
     pub transport_timeout: Span,
     /// How long a transport that `auto` could not have is not tried again; each failure in a row doubles it, up to 32 times
     /// that. 1 minute: a filter is there for hours, a peer that starts again for seconds.
     pub transport_retry: Span,
+    /// How long nothing may be heard on other connections of a neighbour whose beacon was reset until it counts as dead. 3 s: of
+    /// the signs of life that come once a second, two may be lost.
+    pub silence_timeout: Span,
     /// How often `auto` asks a peer that no session goes to how long its answer takes. 1 minute: a handshake's packets, and
     /// soon enough for a route that has changed.
     pub probe_interval: Span,
@@ -250,14 +266,19 @@ impl Default for Limits {
             handshakes_per_source: count(512),
             clients: 1024,
             clients_per_source: 64,
+            admin_connections: count(16),
+            control_frames: count(64),
             buffer: None,
             pipe: ByteSize(512 << 10),
             pipes: None,
             handshake_timeout: seconds(10),
             connect_timeout: seconds(60),
             resolve_timeout: seconds(10),
+            lookups: count(64),
+            lookups_per_source: count(8),
             transport_timeout: seconds(3),
             transport_retry: seconds(60),
+            silence_timeout: seconds(3),
             probe_interval: seconds(60),
             idle_timeout: seconds(0),
             peer_idle_timeout: seconds(900),
@@ -274,13 +295,22 @@ pub(super) struct Admin {
 }
 
 /// How the log is written.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
     /// Lines for people or for machines.
     pub format: LogFormat,
     /// Least level that is written.
     pub level: LogLevel,
+    /// Lines of one kind from one source in a minute, and ten times as many of one kind from all sources together. Lines of level
+    /// `info`, those of sessions among them, are not counted. 0: all are written. 20 by default: enough to see what somebody tries, and a few megabytes a day of one who never stops.
+    pub repeats: u32,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::default(), level: LogLevel::default(), repeats: 20 }
+    }
 }
 
 /// The form of log lines.

@@ -323,6 +323,7 @@ impl Reader<'_> {
             ("resolve_timeout", limits.resolve_timeout),
             ("transport_timeout", limits.transport_timeout),
             ("transport_retry", limits.transport_retry),
+            ("silence_timeout", limits.silence_timeout),
             ("probe_interval", limits.probe_interval),
             ("peer_idle_timeout", limits.peer_idle_timeout),
         ] {

@@ -23,6 +23,7 @@ impl Connection {
         seat: Seat,
     ) -> Option<Box<Self>> {
         self.acceptor.opened(&Opened::new(session, Mode::Framed, List::default())).ok()?;
+        self.stream.widen();
         self.send(&setup).await.ok()?;
         // What follows is the stream's.
         self.stream.unprotect().ok()?;

@@ -24,11 +24,12 @@ use phoebus_net::transport::{Change, Pending, Security};
 use phoebus_net::{Stream, reason};
 use phoebus_proto::session::acceptor::{self, Acceptor, State};
 use phoebus_proto::session::message::{Auth, Challenge, Opened};
-use phoebus_proto::session::{Code, List, Mode, SessionId};
+use phoebus_proto::session::{Code, List, Mode, ProtocolError, SessionId};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::task::yield_now;
 use tokio::time::{timeout, timeout_at};
 use tracing::debug;
 
@@ -108,7 +109,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, accepted: Box<dyn Pending>, from: Sock
             return turn_away(&stream, from);
         }
         let connection = Connection {
-            acceptor: Acceptor::new(&shared.setup().config.name),
+            acceptor: Acceptor::new(&shared.setup().config.name).with_instance(shared.setup().instance),
             shared,
             stream: Arc::new(stream),
             from,
@@ -227,16 +228,35 @@ impl Connection {
                     continue;
                 }
             };
-            self.left = self.left.saturating_sub(1);
-            if let Some(refusal) = refusal
-                && Box::pin(self.refuse(&setup, &refusal)).await.is_err()
-            {
-                return;
-            }
-            if self.left == 0 || !self.wait_again(&setup) {
+            if !Box::pin(self.answer(&setup, refusal)).await {
                 return Box::pin(self.part(Parting::Draining)).await;
             }
         }
+    }
+
+    /// Answers what has not become a session, and counts it. False when the connection ends with that answer.
+    async fn answer(&mut self, setup: &Setup, refusal: Option<Refusal>) -> bool {
+        self.left = self.left.saturating_sub(1);
+        // A stream that others share a connection with ends with its refusal, and is not counted any longer than it lasts.
+        let spent = refusal.is_some() && self.stream.has_true_ends();
+        if spent {
+            self.slot = None;
+        }
+        // Before anything is waited for: a connection without a slot is none that is counted.
+        let may_stay = !spent && self.wait_again(setup) && self.left > 0;
+        // An AUTH that was accepted has no answer of its own.
+        let has_answer = refusal.is_some() || self.acceptor.state() == State::Challenged;
+        if let Some(refusal) = refusal
+            && self.refuse(setup, &refusal).is_err()
+        {
+            return false;
+        }
+        if may_stay && has_answer && self.send(setup).await.is_err() {
+            return false;
+        }
+        // Whoever has more to ask for at once waits for everybody else's turn.
+        yield_now().await;
+        may_stay
     }
 
     /// Goes on at another place, where less is going on.
@@ -261,7 +281,11 @@ impl Connection {
             let late = |_| Parting::Late;
             timeout_at(self.deadline.into(), greeting(&self.stream, &mut self.acceptor)).await.map_err(late)??;
             let setup = self.shared.setup();
-            let is_peer = self.caller(&setup).peer().is_some();
+            let peer = self.caller(&setup).peer();
+            if let Some(pool) = peer.filter(|_| self.acceptor.peer_is_beacon()) {
+                pool.shows_itself(self.acceptor.peer_instance(), self.stream.security());
+            }
+            let is_peer = peer.is_some();
             if !is_peer && self.kept.is_none() && self.acceptor.state() != State::Asked {
                 self.kept = self.keep(&setup);
             }
@@ -342,7 +366,7 @@ impl Connection {
                 None => Asked::Refuse(Refusal::new(Code::AuthFailed, "anonymous sessions need an e-mail address")),
             },
             acceptor::Request::Auth(_) => self.challenge(),
-            acceptor::Request::Open(_) | acceptor::Request::Attach(_)
+            acceptor::Request::Open(_) | acceptor::Request::Attach(_) | acceptor::Request::Unsupported(_)
                 if self.terms.auth != WantedAuth::None && !self.authenticated =>
             {
                 self.challenge()
@@ -356,6 +380,9 @@ impl Connection {
                     instance,
                     ..Request::new(&open, self.from, peer, self.identity())
                 }))
+            }
+            acceptor::Request::Unsupported(unknown) => {
+                Asked::Refuse(Refusal::new(Code::Feature, ProtocolError::Feature(unknown).to_string()))
             }
             acceptor::Request::Attach(attach) => {
                 let peer = caller.peer().map(|pool| pool.peer.name.as_str());
@@ -403,6 +430,7 @@ impl Connection {
             (opened.streams, opened.token) = (offer.streams, &offer.token);
         }
         self.acceptor.opened(&opened)?;
+        self.stream.widen();
         self.send(setup).await?;
         // What follows is the stream's.
         Ok(self.stream.unprotect()?)
@@ -419,12 +447,11 @@ impl Connection {
         Standing { shared, acceptor, from, terms, counted, kept, identity, authenticated }.again(&setup, stream)
     }
 
-    /// Says no.
-    async fn refuse(&mut self, setup: &Setup, refusal: &Refusal) -> Result<(), HandshakeError> {
+    /// Says no, as soon as it is sent.
+    fn refuse(&mut self, setup: &Setup, refusal: &Refusal) -> Result<(), ProtocolError> {
         self.shared.counters.refused(refusal.code);
         debug!(from = %self.from, code = refusal.code.number(), hop = refusal.hop, "refused: {}", refusal.reason);
-        self.acceptor.refuse(&refusal.message(&setup.config.name))?;
-        self.send(setup).await
+        self.acceptor.refuse(&refusal.message(&setup.config.name))
     }
 
     /// After a refusal it is a stranger again, if there is room for one.

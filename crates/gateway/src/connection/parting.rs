@@ -3,13 +3,14 @@
 use super::Connection;
 use crate::counters::count;
 use crate::handshake::{HandshakeError, send_outgoing};
-use crate::pool::is_death;
+use crate::pool::is_reset;
+use crate::suspicion::{self, Neighbour};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::acceptor::State;
 use std::io::ErrorKind;
 use std::time::Duration;
 use tokio::time::timeout;
-use tracing::{debug, warn};
+use tracing::debug;
 
 /// How long a peer that was refused may take to read why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -30,22 +31,20 @@ impl From<HandshakeError> for Parting {
 }
 
 impl Connection {
-    /// A beacon that was reset tells of its sender's death.
+    /// A beacon that was reset lets its sender be suspected of having died.
     pub(super) fn heed(&self, why: &Parting) {
         let setup = self.shared.setup();
         if let Parting::Failed(HandshakeError::Io(error)) = why
             && self.acceptor.peer_is_beacon()
-            && is_death(error)
+            && is_reset(error)
         {
-            let Some(pool) = self.caller(&setup).peer() else {
-                let instance = self.acceptor.peer_instance();
-                let sessions = self.shared.sessions.client_died(instance, self.stream.security());
-                return debug!(from = %self.from, sessions, "a client's agent has died: its beacon was reset");
+            let (pool, instance) = (self.caller(&setup).peer(), self.acceptor.peer_instance());
+            let neighbour = match pool {
+                Some(pool) => Neighbour::Peer(pool.peer.name.clone()),
+                None => Neighbour::Client(instance),
             };
-            let peer = &pool.peer.name;
-            let sessions = self.shared.sessions.peer_died(peer, self.stream.security());
-            pool.give_up(&self.stream);
-            warn!(peer, sessions, "the peer has died: its beacon was reset");
+            debug!(from = %self.from, ?neighbour, "a beacon was reset");
+            suspicion::look_into(&self.shared, neighbour, pool.cloned(), instance, self.stream.security());
         }
     }
 
@@ -53,8 +52,9 @@ impl Connection {
     pub(super) async fn part(mut self: Box<Self>, why: Parting) {
         // It is no sign of death when a beacon goes that is to be lit anew.
         let in_peace = matches!(why, Parting::Lapsed);
-        // Those who have left the stage of strangers may go as they please.
-        let stranger = self.slot.take().is_some();
+        // Those who have left the stage of strangers may go as they please. Who has not is counted as long as the descriptor is in use.
+        let slot = self.slot.take();
+        let stranger = slot.is_some();
         match why {
             // The refusal is among what is to be sent.
             Parting::Failed(HandshakeError::Protocol(error)) => {

@@ -143,6 +143,10 @@ impl Pool {
             HandshakeError::Protocol(_) => Code::Protocol,
         };
         let name = &self.peer.name;
+        if code == Code::Draining {
+            let address = &self.peer.address;
+            return Refusal::at(name, code, format!("no session through {name} ({address}): it is shutting down"));
+        }
         Refusal::at(name, code, format!("no session through {name} ({}): {error}", self.peer.address))
     }
 

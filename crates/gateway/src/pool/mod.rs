@@ -6,11 +6,12 @@ mod attach;
 mod beacon;
 mod dial;
 mod keep;
+mod knock;
 mod spare;
 mod warm;
 mod way;
 
-pub(crate) use beacon::{is_believed, is_death};
+pub(crate) use beacon::{is_believed, is_reset};
 pub(crate) use warm::{Unplugged, Warm};
 pub use way::ChoiceStatus;
 pub(crate) use way::Way;
@@ -55,6 +56,10 @@ pub(crate) struct Pool {
     /// What tells of the peer's death, where some way does not.
     beside: Option<Way>,
     has_beacon: AtomicBool,
+    /// Whether it was ever lit.
+    had_beacon: AtomicBool,
+    /// Which process of the peer's name has lit a beacon here last, and how that was protected; 0: none, or it did not say.
+    shown: watch::Sender<(u64, Security)>,
     /// What the peer has to prove to be.
     target: Arc<str>,
     own: Own,
@@ -102,6 +107,8 @@ pub(crate) struct Timeouts {
     pub(crate) retry: Duration,
     /// From one look at an idle segment to the next.
     pub(crate) probe: Duration,
+    /// For which a peer whose beacon was reset may be unheard.
+    pub(crate) silence: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -160,6 +167,8 @@ impl Pool {
             doubted: AtomicBool::new(false),
             beside,
             has_beacon: AtomicBool::new(false),
+            had_beacon: AtomicBool::new(false),
+            shown: watch::Sender::new((0, Security::None)),
             own,
             limits,
             idle: Mutex::default(),
@@ -189,7 +198,7 @@ impl Pool {
     /// request after all refuses the second one as a duplicate.
     pub(crate) async fn open(&self, request: &Request, streams: u16) -> Result<Warm, Refusal> {
         let limit = self.limits.opening;
-        match timeout(limit, self.open_unhurried(request, streams)).await {
+        match timeout(limit, self.while_there(self.open_unhurried(request, streams))).await {
             Ok(result) => result,
             Err(_) => {
                 let reason = format!("{} did not answer within {}", self.peer.name, phoebus_proto::units::Span(limit));
@@ -262,7 +271,7 @@ impl Pool {
             biased;
             result = answer(&stream, &mut warm.asking, &mut heard) => result.map_err(|error| {
                 warm.turned_away(&error);
-                let dead = !heard && matches!(error, HandshakeError::Closed | HandshakeError::Io(_));
+                let dead = !heard && matches!(error, HandshakeError::Closed | HandshakeError::Io(_)) && !drains(&error);
                 Unheard { refusal: self.failed(&error), dead, silent: false }
             }),
             () = silence(&stream, patience) => {
@@ -298,18 +307,28 @@ impl Pool {
         if warm.asking.next_session().is_err() {
             return;
         }
+        warm.sessions += 1;
+        self.spare(warm);
+    }
+
+    /// Keeps a connection that is not in use any more for the next session.
+    fn spare(&self, warm: Warm) {
         if warm.is_one_of_many() {
             // Another costs nothing. This one is left when the peer has heard all, and has ended it too.
             tokio::spawn(timeout(self.limits.greeting, warm.leave()));
-            return;
+        } else {
+            self.keep(warm);
         }
-        warm.sessions += 1;
-        self.keep(warm);
     }
 
     /// Has the connections that wait looked at now: what they were made with may have been replaced.
     pub(crate) fn look_again(&self) {
         self.wanted.notify_one();
+    }
+
+    /// Has new sessions with the peer go over new connections, whoever asks for them: settings of this peer have changed.
+    pub(crate) fn retire(&self) {
+        self.ways.iter().for_each(|way| way.over.retire(&self.peer.name));
     }
 
     /// Closes what is idle, and from now on what is given back.
@@ -362,7 +381,7 @@ impl Pool {
                 let refusal = self.refused(&warm);
                 // The connection itself is as good as before.
                 if warm.asking.state() == State::Refused && stays_usable(refusal.code) {
-                    self.keep(warm);
+                    self.spare(warm);
                 }
                 Err(refusal)
             }
@@ -402,6 +421,11 @@ async fn silence(stream: &Stream, patience: Duration) {
             return;
         }
     }
+}
+
+/// Whether the peer has ended a stream for the reason that it takes no more.
+fn drains(error: &HandshakeError) -> bool {
+    matches!(error, HandshakeError::Io(error) if phoebus_net::code_of(error) == Code::Draining)
 }
 
 fn stays_usable(code: Code) -> bool {

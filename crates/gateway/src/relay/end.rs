@@ -43,8 +43,9 @@ impl End {
     }
 
     /// In frames; `role` is this end's.
-    pub(crate) fn framed(stream: Arc<Stream>, role: Role) -> Self {
-        Self::framed_as(stream, Framing::new(role))
+    /// The peer may send so many control frames a second.
+    pub(crate) fn framed(stream: Arc<Stream>, role: Role, control_frames: u32) -> Self {
+        Self::framed_as(stream, Framing::new(role, control_frames))
     }
 
     /// In frames, of which some may have passed.
@@ -53,8 +54,9 @@ impl End {
     }
 
     /// In frames on this connection and on those that come by way of `roster`.
-    pub(crate) fn bundle(stream: Arc<Stream>, role: Role, roster: Arc<Roster>) -> Self {
-        let lanes = Lanes::new(stream.clone(), role, roster);
+    /// The peer may send so many control frames a second on each.
+    pub(crate) fn bundle(stream: Arc<Stream>, role: Role, roster: Arc<Roster>, control_frames: u32) -> Self {
+        let lanes = Lanes::new(stream.clone(), role, roster, control_frames);
         Self { stream, carries: Carries::Bundle(Box::new(lanes)) }
     }
 

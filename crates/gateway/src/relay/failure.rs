@@ -18,6 +18,9 @@ pub(crate) enum Failure {
     /// The peer broke the rules of a bundle.
     #[error("it sent {0}")]
     Bundle(#[from] BundleError),
+    /// The peer sent control frames, and little else.
+    #[error("it sent more than {0} control frames a second (limits.control_frames), and little else")]
+    Control(u32),
     /// The peer broke the handshake.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
@@ -51,6 +54,7 @@ impl Failure {
         match self {
             Self::Io(error) => code_of(error),
             Self::Frame(_) | Self::Bundle(_) | Self::Protocol(_) => Code::Protocol,
+            Self::Control(_) => Code::Limit,
             Self::Told { code, .. } | Self::Ours { code, .. } => *code,
         }
     }

@@ -4,6 +4,7 @@
 //! for the end of the frame under way. Receiving stops at the last acknowledgement of the session, or at RESET: what comes
 //! after it belongs to the next.
 
+use super::allowance::Allowance;
 use super::failure::Failure;
 use phoebus_net::Stream;
 use phoebus_proto::session::bundle::Scatter;
@@ -12,11 +13,15 @@ use phoebus_proto::session::message::Message;
 use phoebus_proto::session::{Code, ProtocolError};
 use std::io;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 /// The framed state of one connection for one session.
 #[derive(Debug)]
 pub(crate) struct Framing {
     exchange: Exchange,
+    /// Control frames that the peer may still send, and how far it has acknowledged.
+    allowance: Allowance,
+    acknowledged: u64,
     /// The header that is arriving, and how much of it is there.
     header: [u8; HEADER_LEN],
     have: usize,
@@ -30,7 +35,11 @@ pub(crate) struct Framing {
     /// Bytes of the outgoing DATA frame that are still to follow its header.
     owed: usize,
     ack_due: bool,
+    ping_due: bool,
     pong_due: Option<u64>,
+    /// Whether any frame has come, and whether bytes of the stream have gone.
+    heard: bool,
+    sent: bool,
     /// The RESET with which this side gives the session up, and how much of it was sent.
     parting: Vec<u8>,
     parting_sent: usize,
@@ -48,18 +57,21 @@ pub(crate) enum Incoming {
 }
 
 impl Framing {
-    pub(crate) fn new(role: Role) -> Self {
-        Self::of(Exchange::new(role))
+    /// For a peer that may send so many control frames a second (`limits.control_frames`).
+    pub(crate) fn new(role: Role, control_frames: u32) -> Self {
+        Self::of(Exchange::new(role), control_frames)
     }
 
     /// On one connection of a bundle.
-    pub(crate) fn striped(role: Role) -> Self {
-        Self::of(Exchange::striped(role))
+    pub(crate) fn striped(role: Role, control_frames: u32) -> Self {
+        Self::of(Exchange::striped(role), control_frames)
     }
 
-    fn of(exchange: Exchange) -> Self {
+    fn of(exchange: Exchange, control_frames: u32) -> Self {
         Self {
             exchange,
+            allowance: Allowance::new(control_frames, Instant::now()),
+            acknowledged: 0,
             header: [0; HEADER_LEN],
             have: 0,
             payload: 0,
@@ -68,7 +80,10 @@ impl Framing {
             out_sent: HEADER_LEN,
             owed: 0,
             ack_due: false,
+            ping_due: false,
             pong_due: None,
+            heard: false,
+            sent: false,
             parting: Vec::new(),
             parting_sent: 0,
         }
@@ -117,6 +132,7 @@ impl Framing {
         let announced = u32::try_from(len).map_err(|_| Failure::internal("a carrier held more than a frame can"))?;
         let header = scatter.data(&mut self.exchange, announced)?;
         self.send(header);
+        self.sent = true;
         self.owed = len;
         Ok(())
     }
@@ -131,6 +147,21 @@ impl Framing {
     /// Where the peer's stream stands, as far as it came here: behind the frame whose header was read last.
     pub(crate) fn position(&self) -> u64 {
         self.exchange.bytes().1
+    }
+
+    /// Has PING sent as soon as there is room: whatever the answer, the peer has heard of this connection.
+    pub(crate) fn begin_ping(&mut self) {
+        self.ping_due = true;
+    }
+
+    /// Whether the peer has sent any frame.
+    pub(crate) fn has_heard(&self) -> bool {
+        self.heard
+    }
+
+    /// Whether this end has given any bytes of the stream to this connection.
+    pub(crate) fn has_sent(&self) -> bool {
+        self.sent
     }
 
     /// Whether the peer's stream has ended here.
@@ -174,7 +205,9 @@ impl Framing {
                 }
                 return Ok(());
             }
-            if let Some(token) = self.pong_due.take() {
+            if std::mem::take(&mut self.ping_due) {
+                self.send(self.exchange.ping(0));
+            } else if let Some(token) = self.pong_due.take() {
                 self.send(self.exchange.pong(token));
             } else if std::mem::take(&mut self.ack_due) {
                 let header = self.exchange.ack();
@@ -291,8 +324,21 @@ impl Framing {
             return Ok(None);
         }
         self.have = 0;
-        match self.exchange.receive(&self.header)? {
-            Frame::Data { len } => self.payload = len as usize,
+        let frame = self.exchange.receive(&self.header)?;
+        self.heard = true;
+        if let Frame::Ack { offset } = frame {
+            self.allowance.earn(offset - std::mem::replace(&mut self.acknowledged, offset));
+        }
+        if matches!(frame, Frame::Ack { .. } | Frame::Ping { .. } | Frame::Pong { .. })
+            && !self.allowance.take(Instant::now())
+        {
+            return Err(Failure::Control(self.allowance.per_second()));
+        }
+        match frame {
+            Frame::Data { len } => {
+                self.payload = len as usize;
+                self.allowance.earn(len.into());
+            }
             Frame::Shutdown => return Ok(Some(Incoming::End)),
             Frame::Reset { len: 0 } => return Err(told(&[])),
             Frame::Reset { len } => self.reset = Some((Vec::new(), len as usize)),

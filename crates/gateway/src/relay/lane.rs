@@ -38,12 +38,12 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(stream: Arc<Stream>, role: Role, lender: Option<Lender>) -> Self {
+    pub(super) fn new(stream: Arc<Stream>, framing: Framing, lender: Option<Lender>) -> Self {
         let watched = stream.clone();
         Self {
             start: Box::new(stream.stats().unwrap_or_default()),
             stream,
-            framing: Framing::striped(role),
+            framing,
             sending: None,
             failed: Box::pin(async move { watched.failed().await }),
             lender,
@@ -57,11 +57,17 @@ impl Lane {
 
     /// Ready when it can be given a frame.
     pub(super) fn poll_free(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        if self.sending.is_some() || self.lost {
+        if self.sending.is_some() || self.lost || !self.is_known() {
             return Poll::Pending;
         }
         ready!(self.poll_send(cx, &mut |_| {}))?;
         self.stream.poll_write_ready(cx).map_err(Into::into)
+    }
+
+    /// Whether both ends know of it. An initiator that has not heard the answer to ATTACH would not miss what was lost on it, and so an
+    /// acceptor waits for the first frame there. The connection on which the session was opened is known.
+    pub(super) fn is_known(&self) -> bool {
+        self.lender.is_none() || self.framing.role() == Role::Initiator || self.framing.has_heard()
     }
 
     /// Whether it can have what `carrier` holds.

@@ -6,7 +6,7 @@
 
 use super::end::{End, Taken};
 use super::failure::Failure;
-use super::framing::Incoming;
+use super::framing::{Framing, Incoming};
 use super::lane::Lane;
 use super::parting;
 use crate::bundle::{Newcomer, Roster};
@@ -23,6 +23,8 @@ const FRAME_MIN: usize = 16 << 10;
 /// The connections of one hop.
 pub(crate) struct Lanes {
     role: Role,
+    /// Those that the peer may send a second on each.
+    control_frames: u32,
     lanes: Vec<Lane>,
     scatter: Scatter,
     /// The lane that is to have what is taken next.
@@ -37,9 +39,10 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// Of the one connection that there is at first; others come by way of `roster`.
-    pub(crate) fn new(first: Arc<Stream>, role: Role, roster: Arc<Roster>) -> Self {
+    pub(crate) fn new(first: Arc<Stream>, role: Role, roster: Arc<Roster>, control_frames: u32) -> Self {
         let mut lanes = Self {
             role,
+            control_frames,
             lanes: Vec::new(),
             scatter: Scatter::default(),
             chosen: None,
@@ -49,7 +52,7 @@ impl Lanes {
             passed_on: false,
         };
         lanes.gather.join();
-        lanes.lanes.push(Lane::new(first, role, None));
+        lanes.lanes.push(Lane::new(first, Framing::striped(role, control_frames), None));
         lanes
     }
 
@@ -70,9 +73,12 @@ impl Lanes {
                 Err(shared) => shared,
             };
             joined(&stream);
-            let mut lane = Lane::new(stream, self.role, Some(lender));
+            let mut lane = Lane::new(stream, Framing::striped(self.role, self.control_frames), Some(lender));
             if self.shut {
                 lane.framing.begin_end(&self.scatter)?;
+            } else if self.role == Role::Initiator {
+                // The acceptor gives the lane nothing before it has heard of it there.
+                lane.framing.begin_ping();
             }
             self.gather.join();
             self.lanes.push(lane);
@@ -82,6 +88,17 @@ impl Lanes {
                 && let Poll::Ready(error) = self.lanes[number].poll_failed(cx)
             {
                 self.lose(number, error.into())?;
+            }
+        }
+        // Whatever comes first on a lane, it says that the initiator knows of it; nobody else may be reading.
+        for number in 0..self.lanes.len() {
+            let lane = &mut self.lanes[number];
+            if !lane.lost
+                && !lane.is_known()
+                && self.gather.wants(number)
+                && let Poll::Ready(incoming) = lane.poll_incoming(cx)
+            {
+                self.come(number, incoming)?;
             }
         }
         Ok(())
@@ -132,14 +149,18 @@ impl Lanes {
                 Poll::Pending => {}
                 Poll::Ready(incoming) => {
                     come = true;
-                    match incoming {
-                        Ok(incoming) => self.heed(number, incoming)?,
-                        Err(failure) => self.lose(number, failure)?,
-                    }
+                    self.come(number, incoming)?;
                 }
             }
         }
         if come { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn come(&mut self, number: usize, incoming: Result<Incoming, Failure>) -> Result<(), Failure> {
+        match incoming {
+            Ok(incoming) => self.heed(number, incoming),
+            Err(failure) => self.lose(number, failure),
+        }
     }
 
     fn heed(&mut self, number: usize, incoming: Incoming) -> Result<(), Failure> {
@@ -298,13 +319,19 @@ impl Lanes {
         self.lanes.iter().all(|lane| lane.lost || lane.framing.is_over()) && self.roster.close()
     }
 
-    /// A lane has failed, and the session with it, unless all was said about that on another.
+    /// A lane has failed, and the session with it, unless nothing can have been lost: this end has given it no bytes, none that it
+    /// has announced are missing, and another lane is left. Bytes that the peer has given it are known to the peer, which fails the
+    /// session then. Or all was said about the session on another lane.
     fn lose(&mut self, number: usize, failure: Failure) -> Result<(), Failure> {
         let settled = self.lanes.iter().any(|lane| !lane.lost && lane.framing.is_over());
-        if !settled || matches!(failure, Failure::Told { .. }) {
+        let is_unused = !self.lanes[number].framing.has_sent() && !self.gather.awaits(number);
+        let another = self.lanes.iter().enumerate().any(|(other, lane)| other != number && !lane.lost);
+        let loses_nothing = matches!(failure, Failure::Io(_)) && is_unused && another;
+        if !(loses_nothing || settled) || matches!(failure, Failure::Told { .. }) {
             return Err(failure);
         }
         self.lanes[number].lost = true;
+        self.gather.leave(number);
         Ok(())
     }
 
@@ -331,8 +358,8 @@ impl Lanes {
     }
 
     /// After a session that has failed for `reason`: clears all lanes of it, each by itself, and gives back those that are free
-    /// then. Returns the first, if it is.
-    pub(super) async fn part(self, reason: &[u8]) -> Option<Arc<Stream>> {
+    /// then. Returns the first, if it is. `held` is let go when the last is through.
+    pub(super) async fn part<H: Send + Sync + 'static>(self, reason: &[u8], held: &Arc<H>) -> Option<Arc<Stream>> {
         let Self { lanes, roster, .. } = self;
         roster.give_up();
         let mut lanes = lanes.into_iter().map(|lane| {
@@ -341,11 +368,12 @@ impl Lanes {
         });
         let first = lanes.next();
         for (end, carrier, lender) in lanes {
-            let reason = reason.to_vec();
+            let (reason, held) = (reason.to_vec(), held.clone());
             tokio::spawn(async move {
                 if let (Some(stream), Some(lender)) = (parting::framed(end, carrier, &reason).await, lender) {
                     lender.give_back(stream);
                 }
+                drop(held);
             });
         }
         let (end, carrier, _) = first?;

@@ -15,6 +15,7 @@
 //! - An end passes on only as an end: a raw end of stream, or SHUTDOWN on a framed connection. Everything else is a failure:
 //!   raw connections are reset, framed ones told, and reset as well unless both sides agree that they are free.
 
+mod allowance;
 mod end;
 mod failure;
 mod framing;
@@ -162,8 +163,14 @@ impl Relay {
     /// too, a reset follows what was sent before it. A receiver that has stopped is not waited for, and what is still held
     /// here for it is lost with the session.
     ///
-    /// Returns the framed connections, first and second, that are free for another session. All others are reset.
-    pub(crate) async fn part(self, why: &Refused<'_>, broken: &Broken) -> [Option<Arc<Stream>>; 2] {
+    /// Returns the framed connections, first and second, that are free for another session. All others are reset. `held` is the
+    /// right to the connections, and is let go when none of them is in use here.
+    pub(crate) async fn part<H: Send + Sync + 'static>(
+        self,
+        why: &Refused<'_>,
+        broken: &Broken,
+        held: &Arc<H>,
+    ) -> [Option<Arc<Stream>>; 2] {
         let mut reason = vec![0; 2048];
         let len = Message::Refused(*why).encode(&mut reason).unwrap_or(0);
         let reason = reason.get(phoebus_proto::session::PREFIX_LEN..len).unwrap_or_default();
@@ -181,7 +188,7 @@ impl Relay {
                 Carries::Framed(framing) => parting::framed(End::framed_as(stream, *framing), carrier, reason).await,
                 Carries::Bundle(lanes) => {
                     drop((stream, carrier));
-                    Box::pin(lanes.part(reason)).await
+                    Box::pin(lanes.part(reason, held)).await
                 }
             }
         };

@@ -57,7 +57,7 @@ fn start(first: End, second: End) -> JoinHandle<Went> {
             drop(streams);
             let reason = broken.failure.to_string();
             let refusal = Refusal::at("pg", broken.failure.code(), reason);
-            let free = relay.part(&refusal.message("pg"), broken).await;
+            let free = relay.part(&refusal.message("pg"), broken, &Arc::new(())).await;
             let [first, second] = free.map(|stream| stream.and_then(Arc::into_inner));
             return Went { ended, up, down, first, second };
         }
@@ -76,7 +76,7 @@ fn raw(stream: Stream) -> End {
 }
 
 fn framed(stream: Stream, role: Role) -> End {
-    End::framed(Arc::new(stream), role)
+    End::framed(Arc::new(stream), role, 64)
 }
 
 /// client ─raw─ relay ─raw─ destination.

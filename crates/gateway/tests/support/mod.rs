@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod flood;
+
 use phoebus_gateway::config::Config;
 use phoebus_gateway::{Gateway, StartError, Status};
 use phoebus_net::credentials::Authority;

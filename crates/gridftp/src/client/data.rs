@@ -1,16 +1,19 @@
 //! Where data connections lead, and what protects them (RFC 959, 2428, 4217; GFD.20, section 3).
 
 use super::error::{passing, refused, senseless, sort, words};
+use super::inside::Relays;
 use super::options::{Grid, Options, Security};
 use super::pipe::Ahead;
 use super::session::Session;
-use super::stack::NetStack;
+use super::stack::{NetStack, Told};
 use super::tls::server_name;
 use crate::data::pinned::Own;
 use crate::data::{Channel, Guard, Losses, Mode, Peers, Protection, Settings};
 use phoebus_files::{Error, Sort};
 use phoebus_gsi::context::Expect;
+use phoebus_net::transport::Transport;
 use phoebus_proto::gridftp::address::{find_epsv, find_pasv, parse_stripes, print_eprt, print_port, print_stripe};
+use phoebus_proto::gridftp::inside;
 use phoebus_proto::gridftp::options::RetrOptions;
 use phoebus_proto::gridftp::pin::Pin;
 use phoebus_proto::gridftp::reply::Reply;
@@ -48,6 +51,7 @@ impl<'a> DataPlan<'a> {
     /// Whether bytes go as they are.
     pub(super) fn is_plain(&self) -> bool {
         match &self.options.security {
+            _ if self.options.inside().is_some() => false,
             _ if self.options.stack.as_ref().is_some_and(|stack| !stack.is_tcp() || stack.keyed().is_some()) => false,
             Security::None => true,
             Security::Tls { .. } => false,
@@ -128,6 +132,9 @@ impl<'a> DataPlan<'a> {
 
     /// Has the server carry data by the stack that was asked for, unless it does already.
     pub(super) async fn carry(&self, session: &mut Session, listing: bool) -> Result<(), Error> {
+        if self.options.inside().is_some() {
+            return self.carry_inside(session).await;
+        }
         let Some(stack) = self.options.stack.as_ref().filter(|_| !session.refuses) else { return Ok(()) };
         let list = listing.then(|| stack.to_list());
         let stack = list.as_ref().unwrap_or(stack);
@@ -150,6 +157,39 @@ impl<'a> DataPlan<'a> {
         let told = stack.told(line, own.as_ref().zip(theirs));
         let failed = |error| passing(&session.name, format!("data cannot be carried: {}", phoebus_net::reason(&error)));
         session.told = Some(told.map_err(failed)?);
+        Ok(())
+    }
+
+    /// Has the server take data that comes inside SSH.
+    pub(super) async fn carry_inside(&self, session: &mut Session) -> Result<(), Error> {
+        if session.told.as_ref().is_some_and(|told| told.line == inside::DRIVER) {
+            return Ok(());
+        }
+        let failed = |name: &str, reason, sort| Error::Store { name: name.to_owned(), reason, sort };
+        let Some(way) = &self.options.way else {
+            return Err(failed(
+                &session.name,
+                "only servers that ssh starts take data inside it".to_owned(),
+                Sort::Request,
+            ));
+        };
+        // Where to connect to is said of another one.
+        session.foreseen().await?;
+        (session.told, session.met) = (None, None);
+        let reply = session.ask(format!("SITE SETNETSTACK {}", inside::DRIVER)).await?;
+        if !reply.is_success() {
+            let reason = format!(
+                "the far side's server takes no data inside SSH: it answers SITE SETNETSTACK with {}",
+                words(&reply)
+            );
+            return Err(failed(&session.name, reason, Sort::Request));
+        }
+        let ticket = inside::Ticket::of_answer(&reply);
+        let ticket = ticket.map_err(|error| failed(&session.name, error.to_string(), Sort::Other))?;
+        let relays: Arc<dyn Transport> = Arc::new(Relays::new(way.clone(), ticket));
+        // Nobody connects to this end so.
+        session.data = Some(relays.clone());
+        session.told = Some(Told::inside(relays));
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 
 use super::error::{bare, passing, senseless};
 use super::given::{Given, Noted, Queue};
+use super::lost::Unsure;
 use super::marks::Marks;
 use super::object::RemoteObject;
 use super::remote::Remote;
@@ -13,7 +14,7 @@ use super::third;
 use phoebus_files::block::Block;
 use phoebus_files::key::{Key, KeyError};
 use phoebus_files::range::{Extent, Ranges};
-use phoebus_files::store::{Attributes, Boxed, Draft, Fallible, Flow, Kind, Object, Spec, Store};
+use phoebus_files::store::{Attributes, Boxed, Draft, Fallible, Flow, Kind, Meta, Object, Spec, Store};
 use phoebus_files::sum::{Algorithm, Sum};
 use phoebus_files::{Error, Sort, part_of};
 use ring::rand::SecureRandom;
@@ -314,6 +315,7 @@ impl Draft for RemoteDraft {
         Box::pin(async move {
             self.complete(size)?;
             self.finish().await?;
+            let bytes = size;
             // A checksum says more than a size, and a device has none.
             let size = Some(size).filter(|_| !self.device && !self.summed.load(Ordering::Relaxed));
             self.remote.finish(&self.part, &self.key, self.spec.attributes, size).await?;
@@ -323,10 +325,16 @@ impl Draft for RemoteDraft {
             if self.part == self.key {
                 return Ok(());
             }
-            if self.spec.replace {
-                return self.remote.move_to(&self.part, &self.key).await;
+            if !self.spec.replace {
+                self.remote.must_be_free(&self.key).await?;
             }
-            self.remote.rename(&self.part, &self.key, false).await
+            let moved = Meta { kind: Kind::File, size: Some(bytes), modified: None, mode: None, sparse: false };
+            let named = self.remote.move_to(&self.part, &self.key, &moved).await;
+            if named.as_ref().is_err_and(|error| error.sort() == Sort::Passing) {
+                let (part, key, spec) = (self.part.clone(), self.key.clone(), self.spec.clone());
+                self.remote.note_unsure(Unsure { part, key, spec, size: bytes });
+            }
+            named
         })
     }
 
@@ -366,7 +374,9 @@ fn is_resumable(remote: &Remote, spec: &Spec, streams: Option<u32>) -> bool {
 
 /// Whether it is worth it.
 fn is_long(spec: &Spec) -> bool {
-    spec.source.is_some() && spec.size.is_some_and(|size| size >= RESUME_FROM)
+    // Where it is not known when the source was modified, what is cut may be of other bytes.
+    let dated = spec.source.as_ref().is_some_and(|(_, modified)| modified.is_some());
+    dated && spec.size.is_some_and(|size| size >= RESUME_FROM)
 }
 
 /// Over how many connections it goes as extended blocks, if it does, the name that it has until it is complete, and where what is safe

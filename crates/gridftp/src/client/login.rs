@@ -1,10 +1,12 @@
 //! How a control connection begins: connected, greeted, protected, logged in, and asked what the server can do.
 
 use super::data::DataPlan;
-use super::error::{passing, refused, silent, sort, words};
+use super::error::{bare, passing, refused, silent, sort, words};
+use super::inside::Inside;
 use super::options::{Grid, Options, Security};
 use super::pipe::Ahead;
 use super::session::Session;
+use super::sessions::Sessions;
 use super::tls::{explained, server_name};
 use crate::control::Link;
 use phoebus_files::key::Key;
@@ -22,7 +24,7 @@ use rustls::client::Resumption;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What anonymous users give for a password, so that a server's administrator knows what this is.
 const ANONYMOUS: (&str, &str) = ("anonymous", "phoebus@");
@@ -30,8 +32,9 @@ const ANONYMOUS: (&str, &str) = ("anonymous", "phoebus@");
 /// What stands for the user under GSI, where the server finds him by his certificate.
 const MAPPED: &str = ":globus-mapping:";
 
-/// How many sessions of TLS are remembered of each control connection.
-const SESSIONS: usize = 16;
+/// How long the first data connection to a server that SSH has started may take before data goes inside SSH instead: long enough for two
+/// lost packets, which are sent again after 1 and 3 s.
+const PROBE: Duration = Duration::from_secs(4);
 
 /// How often a login may be asked for more than is known.
 const MAX_STEPS: usize = 20;
@@ -70,7 +73,13 @@ async fn begin(options: &Options, name: &Arc<str>, ahead: &Ahead) -> Result<Sess
     user(&mut session, options).await?;
     let replies = session.ask_all(&FIRST.map(<[u8]>::to_vec), ahead).await?;
     let [features, image, home] = &replies[..] else { return Err(passing(name, "answers are missing")) };
-    session.features = Arc::new(Features::parse(features));
+    let mut known = Features::parse(features);
+    // A server that does not know the question may have what it asks for.
+    if matches!(features.code, 500 | 502) && session.ask("MLST /").await?.code == 250 {
+        // Whether it goes on amid a file is found when that is asked for.
+        known = known.with("MLST").with("REST");
+    }
+    session.features = Arc::new(known);
     if !image.is_success() {
         return Err(refused(name, "use", "TYPE I", image));
     }
@@ -78,10 +87,60 @@ async fn begin(options: &Options, name: &Arc<str>, ahead: &Ahead) -> Result<Sess
     DataPlan::of(options).announce(&mut session).await?;
     // A server that does not have it says so before anything is begun.
     DataPlan::of(options).carry(&mut session, false).await?;
-    if session.peer.ip().is_unspecified() {
-        find_peer(&mut session, options).await?;
+    // Where data goes inside SSH, it does not matter where the server is.
+    if session.peer.ip().is_unspecified() && options.inside().is_none() {
+        let found = find_peer(&mut session, options).await;
+        match options.inside.as_ref().filter(|inside| !inside.is_decided()) {
+            None => drop(found?),
+            Some(inside) => settle(&mut session, options, inside, found).await?,
+        }
     }
     Ok(session)
+}
+
+/// Decides whether data goes inside SSH: where a data connection to the server does not get through, as far as it can be `found`, and the
+/// server takes it.
+async fn settle(
+    session: &mut Session,
+    options: &Options,
+    inside: &Inside,
+    found: Result<Option<u16>, Error>,
+) -> Result<(), Error> {
+    let obstacle = match &found {
+        Err(error) => Err(bare(error, &session.name)),
+        Ok(port) => probe(session, options, *port).await?,
+    };
+    let why = match obstacle {
+        Ok(()) => {
+            inside.decide(None);
+            return Ok(());
+        }
+        Err(why) => why,
+    };
+    match DataPlan::of(options).carry_inside(session).await {
+        Ok(()) => {
+            inside.decide(Some(why));
+            Ok(())
+        }
+        // Commands alone are of use, too; data is tried, and fails in words of its own.
+        Err(Error::Store { sort: Sort::Request, .. }) => {
+            inside.decide(None);
+            let _ = found?;
+            DataPlan::of(options).carry(session, false).await
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Tries a data connection to `port`, or to one that is asked for; why it does not get through, if it does not.
+async fn probe(session: &mut Session, options: &Options, port: Option<u16>) -> Result<Result<(), String>, Error> {
+    let to = match port {
+        Some(port) => SocketAddr::new(session.peer.ip(), port),
+        None => DataPlan::of(options).ask(session).await?,
+    };
+    let limit = PROBE.min(options.patience);
+    let tried = dial::connect(&[to], &Profile::default(), limit).await;
+    Ok(tried.map(drop).map_err(|error| error.to_string()))
 }
 
 /// Where a login leads, as PWD says; the root, if it says nothing that makes sense.
@@ -123,11 +182,14 @@ async fn connect(options: &Options, name: &Arc<str>) -> Result<Session, Error> {
 }
 
 /// Where a server is to which another program has led. What it says itself is believed if the other ends of data connections have
-/// to have its key, or if nobody else knows: otherwise it could have others attacked so (RFC 2577).
-async fn find_peer(session: &mut Session, options: &Options) -> Result<(), Error> {
+/// to have its key, or if nobody else knows: otherwise it could have others attacked so (RFC 2577). Gives the port on which it waits for
+/// data, if it says one.
+async fn find_peer(session: &mut Session, options: &Options) -> Result<Option<u16>, Error> {
     let name = session.name.clone();
     let reply = session.ask("PASV").await?;
-    let said = find_pasv(&reply.text()).ok().map(|addr| addr.ip());
+    let said = find_pasv(&reply.text()).ok().filter(|_| reply.code == 227);
+    let port = said.map(|addr| addr.port()).filter(|port| *port != 0);
+    let said = said.map(|addr| addr.ip());
     let said = said.filter(|addr| reply.code == 227 && !addr.is_unspecified());
     let keyed = session.told.as_ref().is_some_and(|told| told.keyed);
     let peer = match said {
@@ -143,7 +205,7 @@ async fn find_peer(session: &mut Session, options: &Options) -> Result<(), Error
     let local =
         local.map_err(|error| passing(&name, format!("cannot reach {peer}: {}", phoebus_net::reason(&error))))?;
     (session.peer, session.local) = (SocketAddr::new(peer, 0), SocketAddr::new(local, 0));
-    Ok(())
+    Ok(port)
 }
 
 /// The addresses of the server's host, as whoever leads there calls it.
@@ -166,7 +228,7 @@ async fn addresses(options: &Options) -> Result<Vec<IpAddr>, phoebus_net::Error>
 fn unreached(name: &str, error: &phoebus_net::Error) -> Error {
     // Of `host:` the host is meant.
     let name = name.trim_end_matches(':').to_owned();
-    let carried = matches!(error, phoebus_net::Error::Carrier { .. });
+    let carried = matches!(error.telling(), phoebus_net::Error::Carrier { .. });
     let sort = match error.code() {
         Code::NotAllowed | Code::AuthFailed | Code::AuthRequired if carried => Sort::Denied,
         Code::Requirement if carried => Sort::Request,
@@ -190,7 +252,7 @@ async fn protect(session: &mut Session, options: &Options, config: &Arc<ClientCo
     let (name, patience) = (session.name.clone(), options.patience);
     // Many servers are a process for each control connection, which knows of no others' sessions.
     let mut config = ClientConfig::clone(config);
-    config.resumption = Resumption::in_memory_sessions(SESSIONS);
+    config.resumption = Resumption::store(Arc::new(Sessions::default()));
     let config = Arc::new(config);
     session.tls = Some(config.clone());
     let agreed = session.link()?.protect_as_client(config, server, patience).await;

@@ -1,5 +1,6 @@
 //! What a client is told: which server, who logs in, and how.
 
+use super::inside::Inside;
 use super::stack::NetStack;
 use super::way::Way;
 use crate::data::Protection;
@@ -35,6 +36,8 @@ pub struct Options {
     pub way: Option<Arc<dyn Way>>,
     /// What carries data connections in the place of TCP, where servers are to be told so.
     pub stack: Option<NetStack>,
+    /// Whether data may go inside SSH, which has started the server; not if there is none.
+    pub inside: Option<Inside>,
     /// Whether all data nodes of a server move each file, where it has several (SPAS, SPOR): data then goes as extended blocks, to
     /// and from whatever addresses the server names.
     pub striped: bool,
@@ -56,6 +59,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// Why data goes inside SSH, if it does: a sentence's end, empty if it was asked for.
+    pub(super) fn inside(&self) -> Option<&str> {
+        self.inside.as_ref()?.why()
+    }
+
     /// Anonymous and in clear.
     pub fn new(name: impl Into<String>, server: Endpoint) -> Self {
         Self {
@@ -68,6 +76,7 @@ impl Options {
             sessions: 16,
             way: None,
             stack: None,
+            inside: None,
             striped: false,
             data_elsewhere: false,
             in_place: false,

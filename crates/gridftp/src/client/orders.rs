@@ -27,6 +27,23 @@ const SLOW_SUM: u64 = 10_000_000;
 /// For how long what was seen of a file is taken for what is there: less than between two commands of somebody.
 const RECENT: Duration = Duration::from_secs(2);
 
+/// What a server refuses: of how many, and the names of the first of them.
+#[derive(Debug, Default)]
+pub(super) struct Refused(u64, Vec<String>);
+
+impl Refused {
+    fn note(&mut self, name: String) {
+        self.0 += 1;
+        if self.1.len() < MAX_NAMES {
+            self.1.push(name);
+        }
+    }
+
+    fn told(&self) -> (u64, Vec<String>) {
+        (self.0, self.1.clone())
+    }
+}
+
 /// What was seen of a file: nothing, if it was not there.
 #[derive(Debug)]
 pub(super) struct Looked {
@@ -102,6 +119,12 @@ impl Remote {
         Ok(size_of(&self.about("SIZE", key).await?))
     }
 
+    /// Whether the server answers SIZE for directories, as it does for the root then.
+    async fn sizes_dirs(&self) -> Result<bool, Error> {
+        let ask = || async { Ok(self.size(&Key::ROOT).await?.is_some()) };
+        self.0.sizes_dirs.get_or_try_init(ask).await.copied()
+    }
+
     async fn modified(&self, key: &Key) -> Result<Option<Time>, Error> {
         Ok(stamp_of(&self.about("MDTM", key).await?))
     }
@@ -135,9 +158,10 @@ impl Remote {
             let reply = self.about("MLST", key).await?;
             match reply.code {
                 250 => {
-                    let meta = facts_of(&reply).map(|facts| meta_of(&facts));
                     let said = || passing(&self.label(key), "the answer to MLST has no facts");
-                    let meta = meta.ok_or_else(said)?;
+                    let (facts, name) = facts_of(&reply).ok_or_else(said)?;
+                    self.same_name(key, &name)?;
+                    let meta = meta_of(&facts);
                     // What is known of a link may be of itself or of what it leads to.
                     if meta.kind != Kind::Link {
                         return Ok(meta);
@@ -147,7 +171,9 @@ impl Remote {
                 _ => return Err(self.absent_or(key, "MLST", &reply)),
             }
         }
-        if let Some(size) = self.size(key).await? {
+        if let Some(size) = self.size(key).await?
+            && !(self.sizes_dirs().await? && self.about("CWD", key).await?.is_success())
+        {
             let modified = if self.has("MDTM") { self.modified(key).await? } else { None };
             return Ok(Meta { kind: Kind::File, size: Some(size), modified, ..dir });
         }
@@ -194,20 +220,28 @@ impl Remote {
 
     /// Sets times and modes of `key`, as far as the server does so.
     pub(super) async fn attribute(&self, key: &Key, attributes: Attributes) -> Result<(), Error> {
-        self.finish(key, key, attributes, None).await
+        let Some(refusal) = self.apply(key, key, attributes, None).await? else { return Ok(()) };
+        // Many servers set the times of files alone.
+        if self.look(key).await?.kind != Kind::Dir {
+            return Err(refusal);
+        }
+        let mut noted = self.0.without_times.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.note(self.label(key));
+        Ok(())
     }
 
     /// Of how many files and directories the server refused to set the modes, and the names of the first of them.
     pub fn without_modes(&self) -> (u64, Vec<String>) {
-        self.0.without_modes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.without_modes.lock().unwrap_or_else(PoisonError::into_inner).told()
+    }
+
+    /// Of how many directories the server refused to set the times, and the names of the first of them.
+    pub fn without_times(&self) -> (u64, Vec<String>) {
+        self.0.without_times.lock().unwrap_or_else(PoisonError::into_inner).told()
     }
 
     fn note_without_mode(&self, key: &Key) {
-        let mut noted = self.0.without_modes.lock().unwrap_or_else(PoisonError::into_inner);
-        noted.0 += 1;
-        if noted.1.len() < MAX_NAMES {
-            noted.1.push(self.label(key));
-        }
+        self.0.without_modes.lock().unwrap_or_else(PoisonError::into_inner).note(self.label(key));
     }
 
     /// The same for a file that has come and is to be called `named`: makes sure that it has `size` bytes, if that is asked for.
@@ -218,6 +252,17 @@ impl Remote {
         attributes: Attributes,
         size: Option<u64>,
     ) -> Result<(), Error> {
+        self.apply(key, named, attributes, size).await?.map_or(Ok(()), Err)
+    }
+
+    /// The same; what is said of a server that refuses to set the time.
+    async fn apply(
+        &self,
+        key: &Key,
+        named: &Key,
+        attributes: Attributes,
+        size: Option<u64>,
+    ) -> Result<Option<Error>, Error> {
         let size = size.filter(|_| self.has("SIZE"));
         let mode = attributes.mode.filter(|_| !self.0.modeless.load(Ordering::Relaxed));
         if attributes.mode.is_some() && mode.is_none() {
@@ -237,7 +282,7 @@ impl Remote {
             lines.push(self.line(&format!("{verb} {stamp}"), key)?);
         }
         if lines.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let mut replies = self.ask_all(lines).await?.into_iter();
         let name = self.label(key);
@@ -256,37 +301,17 @@ impl Remote {
         if time.is_some() {
             let reply = replies.next().ok_or_else(silent)?;
             if verb == "MFMT" && !reply.is_success() {
-                return Err(refused(&name, "set the time of", verb, &reply));
+                return Ok(Some(refused(&name, "set the time of", verb, &reply)));
             }
         }
-        Ok(())
-    }
-
-    /// Gives what has the name `from` the name `to`, in place of what has it.
-    pub(super) async fn move_to(&self, from: &Key, to: &Key) -> Result<(), Error> {
-        let replies = self.ask_all(vec![self.line("RNFR", from)?, self.line("RNTO", to)?]).await?;
-        let [before, after] = &replies[..] else { return Err(passing(&self.label(to), "the server did not answer")) };
-        if before.code != 350 {
-            let error = refused(&self.label(from), "rename", "RNFR", before);
-            return Err(self.why(from, error, false).await);
-        }
-        if after.is_success() {
-            return Ok(());
-        }
-        // That nothing has the name yet is no reason.
-        match self.look(to).await {
-            Ok(meta) if meta.kind == Kind::Dir => {
-                Err(Error::Kind { name: self.label(to), is: meta.kind.described(), expected: "a file" })
-            }
-            _ => Err(refused(&self.label(to), "give a file the name", "RNTO", after)),
-        }
+        Ok(None)
     }
 }
 
-/// The facts in an answer to MLST.
-fn facts_of(reply: &Reply) -> Option<Facts> {
+/// The facts in an answer to MLST, and the name that they are of.
+fn facts_of(reply: &Reply) -> Option<(Facts, Vec<u8>)> {
     let inner = reply.lines.get(1..reply.lines.len().checked_sub(1)?)?;
-    inner.iter().find_map(|line| Facts::parse(line.strip_prefix(b" ").unwrap_or(line)).ok()).map(|(facts, _)| facts)
+    inner.iter().find_map(|line| Facts::parse(line.strip_prefix(b" ").unwrap_or(line)).ok())
 }
 
 fn says_absent(reply: &Reply) -> bool {

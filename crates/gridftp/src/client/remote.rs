@@ -2,25 +2,27 @@
 
 use super::data::DataPlan;
 use super::draft::{RESUME_FROM, RemoteDraft};
-use super::error::senseless;
-use super::listing::RemoteListing;
+use super::error::{refused, senseless};
+use super::inside::WINDOW;
+use super::listing::{Lists, RemoteListing};
 use super::login::login;
+use super::lost::Unsure;
+use super::names::Names;
 use super::object::RemoteObject;
 use super::options::{Options, Segment};
-use super::orders::Looked;
+use super::orders::{Looked, Refused};
 use super::pipe::{Ahead, Pipe};
 use super::places::Places;
 use super::session::Session;
 use super::stack::NetStack;
 use crate::data::Losses;
 use phoebus_files::key::Key;
-use phoebus_files::store::{Attributes, Begun, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store};
+use phoebus_files::store::{Attributes, Begun, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time};
 use phoebus_files::sum::Algorithm;
-use phoebus_files::{Error, Sort};
+use phoebus_files::{Error, Sort, is_engines};
 use phoebus_net::host::Host;
 use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::line::is_line;
-use phoebus_proto::gridftp::reply::Reply;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,11 +64,21 @@ pub(super) struct Inner {
     /// Whether the server refuses to set modes.
     pub(super) modeless: AtomicBool,
     /// Of how many files and directories modes were to be set and were not, and the names of the first of them.
-    pub(super) without_modes: Mutex<(u64, Vec<String>)>,
-    /// Whether it leaves out of names what is no printable ASCII, once that matters.
-    ascii_alone: OnceCell<bool>,
+    pub(super) without_modes: Mutex<Refused>,
+    /// The same of directories and times.
+    pub(super) without_times: Mutex<Refused>,
+    /// What is known of the names that it takes.
+    pub(super) names: Names,
+    /// Whether it answers SIZE for directories, once that matters.
+    pub(super) sizes_dirs: OnceCell<bool>,
+    /// How it lists without MLSD, as far as is known.
+    pub(super) lists: Mutex<Option<Lists>>,
+    /// Files of which is not known whether it gave them their names.
+    pub(super) unsure: Mutex<Vec<Unsure>>,
     /// Whether it refuses to go on with what it has of a file.
     pub(super) restartless: AtomicBool,
+    /// Whether it refuses to begin amid a file that it sends.
+    whole_alone: AtomicBool,
     /// Servers from which nothing comes directly.
     pub(super) not_from: Mutex<Vec<Arc<str>>>,
     /// Why files of other servers came by way of this end.
@@ -101,7 +113,7 @@ impl Remote {
         let algorithms = Algorithm::ALL.into_iter().filter(|a| known.iter().any(|k| k.parse() == Ok(*a))).collect();
         let protected = session.told.as_ref().is_some_and(|told| told.pinned.is_some());
         let idle = Mutex::new(vec![session]);
-        let (modeless, without_modes, restartless, not_from, by_way) = Default::default();
+        let (modeless, without_modes, restartless, whole_alone, not_from, by_way) = Default::default();
         let (most, host) = (options.sessions.max(1), Host::read());
         Ok(Self(Arc::new(Inner {
             options,
@@ -123,8 +135,13 @@ impl Remote {
             limit: AtomicU32::new(u32::MAX),
             modeless,
             without_modes,
-            ascii_alone: OnceCell::new(),
+            without_times: Mutex::default(),
+            names: Names::default(),
+            sizes_dirs: OnceCell::new(),
+            lists: Mutex::default(),
+            unsure: Mutex::default(),
             restartless,
+            whole_alone,
             not_from,
             by_way,
         })))
@@ -138,6 +155,11 @@ impl Remote {
     /// Whether data goes under TLS between ends that have told each other their keys.
     pub fn is_under_tls(&self) -> bool {
         self.0.protected
+    }
+
+    /// Why data goes inside SSH, if it does: a sentence's end, empty if it was asked for.
+    pub fn why_inside(&self) -> Option<&str> {
+        self.0.options.inside()
     }
 
     /// Where the login leads: what paths begin with that do not begin at the root.
@@ -183,12 +205,14 @@ impl Remote {
     fn chosen(&self, size: u64, window: u64) -> Option<u32> {
         let choose = self.choice()?;
         let loss = self.0.losses.rate();
+        let window = if self.why_inside().is_some() { window.min(WINDOW) } else { window };
         Some(choose(&Segment { size, rtt: self.0.rtt, window, loss })).filter(|n| *n > 1)
     }
 
     /// How streams are chosen: by what TCP has.
     fn choice(&self) -> Option<fn(&Segment) -> u32> {
-        let tcp = self.0.options.stack.as_ref().is_none_or(NetStack::is_tcp);
+        let inside = self.why_inside().is_some();
+        let tcp = inside || self.0.options.stack.as_ref().is_none_or(NetStack::is_tcp);
         self.0.options.choose.filter(|_| tcp)
     }
 
@@ -204,7 +228,8 @@ impl Remote {
 
     /// How many bytes this machine's kernel lets be under way on one connection, when reading and when writing.
     pub fn windows(&self) -> (u64, u64) {
-        self.0.windows
+        let (read, write) = self.0.windows;
+        if self.why_inside().is_some() { (read.min(WINDOW), write.min(WINDOW)) } else { (read, write) }
     }
 
     pub(super) fn plan(&self) -> DataPlan<'_> {
@@ -244,36 +269,29 @@ impl Remote {
         self.0.not_from.lock().unwrap_or_else(PoisonError::into_inner).contains(&other.0.name)
     }
 
-    /// Refuses a name that the server would take for another.
-    async fn sayable(&self, key: &Key) -> Result<(), Error> {
-        let plain = key.as_bytes().iter().all(|b| matches!(b, b' '..=b'~' | b'\t'));
-        // One that no command can have is refused where it would be said.
-        if plain || !is_line(key.as_bytes()) || !self.has("MLST") {
-            return Ok(());
-        }
-        match self.0.ascii_alone.get_or_try_init(|| self.leaves_out()).await? {
-            false => Ok(()),
-            true => Err(senseless(
-                &self.label(key),
-                "the server leaves out what of a name is no printable ASCII, and would take it for another",
-            )),
-        }
-    }
-
-    /// Whether the server leaves out of names what is no printable ASCII, as GCT's does where nothing protects commands: then it finds a
-    /// directory by a name that nothing has.
-    async fn leaves_out(&self) -> Result<bool, Error> {
-        const ODD: &[u8] = "\u{e9}".as_bytes();
-        let home = self.path(&self.0.home)?;
-        let lines = [&b"/"[..], &[&home[..], b"/"].concat()].map(|dir| [b"MLST ", dir, ODD].concat());
-        let replies = self.ask_all(lines.into()).await?;
-        let as_said = |reply: &Reply| reply.lines.iter().any(|line| line.windows(ODD.len()).any(|bytes| bytes == ODD));
-        Ok(replies.iter().any(|reply| reply.code == 250 && !as_said(reply)))
-    }
-
     /// Whether a file can be gone on with.
     pub(super) fn restarts(&self) -> bool {
         self.has("REST") && self.has("SIZE") && !self.0.restartless.load(Ordering::Relaxed)
+    }
+
+    /// Refuses to replace what has the name `key`.
+    pub(super) async fn must_be_free(&self, key: &Key) -> Result<(), Error> {
+        match self.look(key).await {
+            Ok(_) => Err(Error::Exists { name: self.label(key) }),
+            Err(error) if error.sort() == Sort::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a file can be read from another byte than its first, as far as is known.
+    pub(super) fn begins_amid(&self) -> bool {
+        // One that tells nothing of itself may do so.
+        (self.has("REST") || self.0.features.is_empty()) && !self.0.whole_alone.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the server sends whole files alone.
+    pub(super) fn begin_reading_afresh(&self) {
+        self.0.whole_alone.store(true, Ordering::Relaxed);
     }
 
     /// As errors call `key`.
@@ -309,6 +327,10 @@ impl Store for Remote {
         self.has("MFMT")
     }
 
+    fn sets_modes(&self) -> bool {
+        !self.0.modeless.load(Ordering::Relaxed)
+    }
+
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
         Box::pin(async move {
             self.sayable(key).await?;
@@ -320,6 +342,13 @@ impl Store for Remote {
         Box::pin(async move {
             self.sayable(key).await?;
             Ok(Box::new(RemoteListing::begin(self.clone(), key.clone()).await?) as _)
+        })
+    }
+
+    fn list_all<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
+        Box::pin(async move {
+            self.sayable(key).await?;
+            Ok(Box::new(RemoteListing::with_drafts(self.clone(), key.clone()).await?) as _)
         })
     }
 
@@ -340,7 +369,10 @@ impl Store for Remote {
 
     fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun> {
         Box::pin(async move {
-            self.sayable(key).await?;
+            self.keeps_name(key).await?;
+            if self.was_published(key, &spec).await? {
+                return Ok(Begun::Done);
+            }
             Ok(Begun::Draft(Arc::new(RemoteDraft::begin(self.clone(), key.clone(), spec).await?)))
         })
     }
@@ -352,31 +384,40 @@ impl Store for Remote {
 
     fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         Box::pin(async move {
-            self.sayable(key).await?;
-            match self.order("MKD", key, "make the directory").await {
-                Err(error) if self.look(key).await.is_ok() => {
-                    drop(error);
-                    Err(Error::Exists { name: self.label(key) })
-                }
-                made => made,
-            }
+            self.keeps_name(key).await?;
+            let asked = self.order("MKD", key, "make the directory").await;
+            self.made(key, asked).await
         })
     }
 
     fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         Box::pin(async move {
-            self.sayable(key).await?;
-            match self.order("DELE", key, "remove").await {
+            self.is_there_as_said(key).await?;
+            let asked = self.order("DELE", key, "remove").await;
+            match self.removed(key, asked).await {
                 Err(error) => Err(self.why(key, error, true).await),
                 removed => removed,
             }
         })
     }
 
+    fn discard<'a>(&'a self, key: &'a Key, _: Option<Time>) -> Fallible<'a, ()> {
+        Box::pin(async move {
+            self.is_there_as_said(key).await?;
+            let reply = self.about("DELE", key).await?;
+            // A server of ours knows which of its drafts are being written.
+            if reply.code == 450 && is_engines(key.name()) {
+                return Err(Error::Busy { name: self.label(key) });
+            }
+            if reply.is_success() { Ok(()) } else { Err(refused(&self.label(key), "remove", "DELE", &reply)) }
+        })
+    }
+
     fn remove_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         Box::pin(async move {
-            self.sayable(key).await?;
-            match self.order("RMD", key, "remove the directory").await {
+            self.is_there_as_said(key).await?;
+            let asked = self.order("RMD", key, "remove the directory").await;
+            match self.removed(key, asked).await {
                 Err(error) => Err(self.why(key, error, false).await),
                 removed => removed,
             }
@@ -386,21 +427,22 @@ impl Store for Remote {
     fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
         Box::pin(async move {
             self.sayable(from).await?;
-            self.sayable(to).await?;
+            // What no command can have is refused before anything is asked.
+            self.path(from)?;
+            self.path(to)?;
+            self.keeps_name(to).await?;
+            // What it is tells afterwards whether it was moved, should the answer be lost.
+            let moved = self.look(from).await?;
             if !replace {
-                match self.look(to).await {
-                    Ok(_) => return Err(Error::Exists { name: self.label(to) }),
-                    Err(error) if error.sort() == Sort::NotFound => {}
-                    Err(error) => return Err(error),
-                }
+                self.must_be_free(to).await?;
             }
-            self.move_to(from, to).await
+            self.move_to(from, to, &moved).await
         })
     }
 
     fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()> {
         Box::pin(async move {
-            self.sayable(key).await?;
+            self.is_there_as_said(key).await?;
             self.attribute(key, attributes).await
         })
     }

@@ -190,10 +190,17 @@ async fn whole(
         }
         None => {
             for extent in wanted.ranges.iter() {
-                if !stream(remote, &mut session, wanted, extent, &pool, give).await? {
+                loop {
+                    let left = stream(remote, &mut session, wanted, extent, &pool, give).await?;
+                    if left == Left::InStep {
+                        break;
+                    }
                     // What was cut amid a file may leave a server with something to say.
                     drop(session);
                     session = remote.session().await?;
+                    if left == Left::OutOfStep {
+                        break;
+                    }
                 }
             }
         }
@@ -205,7 +212,18 @@ async fn whole(
     }
 }
 
-/// Retrieves `extent` as a stream; whether the session can be used for more.
+/// How a stream leaves its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// It can be used for more.
+    InStep,
+    /// It cannot.
+    OutOfStep,
+    /// It cannot, and nothing was retrieved: the server begins with the first byte alone, which it is now known to do.
+    Refused,
+}
+
+/// Retrieves `extent` as a stream.
 async fn stream(
     remote: &Remote,
     session: &mut Session,
@@ -213,7 +231,7 @@ async fn stream(
     extent: Extent,
     pool: &Pool,
     give: &mut Give<'_>,
-) -> Result<bool, Error> {
+) -> Result<Left, Error> {
     let plan = remote.plan();
     plan.enter(session, Mode::Stream).await?;
     let channel = plan.passive(session).await?;
@@ -225,18 +243,23 @@ async fn stream(
     } else {
         // The rest of what comes then is not wanted.
         expected = expected.filter(|_| to_end);
-        if extent.start() > 0 {
+        if extent.start() > 0 && remote.begins_amid() {
             let reply = session.ask(format!("REST {}", extent.start())).await?;
             if reply.code != 350 {
-                // A server that cannot begin amid a file sends all of it.
-                (from, expected) = (0, Some(wanted.size).filter(|_| to_end));
+                // Some have let go of the data connection by now, and answer what comes next with what they had to say of this.
+                remote.begin_reading_afresh();
+                return Ok(Left::Refused);
             }
+        } else if extent.start() > 0 {
+            // A server that cannot begin amid a file sends all of it.
+            (from, expected) = (0, Some(wanted.size).filter(|_| to_end));
         }
     }
     let intake = Intake { pool: pool.clone(), from, expected, into: wanted.into.clone() };
     let enough = (!to_end && expected.is_none()).then_some(extent.end());
     let task = Task { remote, name: &wanted.name, act: "read", enough };
-    task.receive(session, &command, &channel, Mode::Stream, intake, give).await
+    let all = task.receive(session, &command, &channel, Mode::Stream, intake, give).await?;
+    Ok(if all { Left::InStep } else { Left::OutOfStep })
 }
 
 /// Retrieves all that is wanted as extended blocks.

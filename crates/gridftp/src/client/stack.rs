@@ -7,6 +7,7 @@ use crate::data::stack::{Changes, Layer, QUIC, RATE, TLS};
 use phoebus_net::Profile;
 use phoebus_net::tcp::Tcp;
 use phoebus_net::transport::{Registry, Transport};
+use phoebus_proto::gridftp::inside;
 use phoebus_proto::gridftp::pin::Pin;
 use std::io;
 use std::sync::Arc;
@@ -189,6 +190,12 @@ impl NetStack {
 }
 
 impl Told {
+    /// What comes of it where data goes inside SSH over `relays`.
+    pub(super) fn inside(relays: Arc<dyn Transport>) -> Self {
+        let (line, changes) = (inside::DRIVER.to_owned(), Changes::default());
+        Self { line, transport: relays, changes, pinned: None, keyed: false }
+    }
+
     /// What the options of the stack make of `profile` for each of so many connections.
     pub(super) fn profile(&self, profile: Profile, connections: u32) -> Profile {
         self.changes.of(profile, connections.into())

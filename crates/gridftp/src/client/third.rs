@@ -84,6 +84,9 @@ fn obstacle(from: &Remote, to: &Remote) -> Option<&'static str> {
     if beyond(from) || beyond(to) {
         return Some("servers do not know the gateways that this end was told");
     }
+    if from.why_inside().or(to.why_inside()).is_some() {
+        return Some("the data of one of them goes inside SSH");
+    }
     let who = |grid: &Grid| if grid.data_auth { grid.subject() } else { String::new() };
     let alike = match (&from.options().security, &to.options().security) {
         (Security::None, Security::None) => true,

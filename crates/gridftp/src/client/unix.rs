@@ -56,9 +56,6 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Entry>, ()> {
     if name.is_empty() {
         return Err(());
     }
-    if name == b"." || name == b".." {
-        return Ok(None);
-    }
     let size = str::from_utf8(size).ok().and_then(|size| size.parse().ok()).filter(|_| kind == Kind::File);
     let meta = Meta { kind, size, modified: None, mode: bits(mode), sparse: false };
     Ok(Some(Entry { name: name.to_vec(), meta }))
@@ -111,7 +108,7 @@ mod tests {
             let entry = Entry { name: name.into(), meta };
             assert_eq!(parse(line.as_bytes()), Ok(Some(entry)), "{line}");
         }
-        for line in ["total 12", "", "drwxr-xr-x 2 u g 4096 Nov 21 10:00 .", "drwxr-xr-x 2 u g 4096 Nov 21 10:00 .."] {
+        for line in ["total 12", ""] {
             assert_eq!(parse(line.as_bytes()), Ok(None), "{line}");
         }
         for line in ["11-21-26  10:00AM  <DIR>  x", "hello", "-rw-r--r-- 1 u g 5", "-rw-r--r-- 1 u g 5 Nov 21 10:00"] {

@@ -7,10 +7,12 @@
 use phoebus_net::transport::{Boxed, Transport};
 use phoebus_net::{Error, Stream};
 use phoebus_proto::endpoint::{Endpoint, Host};
+use phoebus_proto::session::Code;
 use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::UnixStream;
 
 /// How connections to servers come about.
 pub trait Way: Debug + Send + Sync {
@@ -28,12 +30,37 @@ pub trait Way: Debug + Send + Sync {
         true
     }
 
+    /// Opens a byte stream to a relay at the server's host, for data inside what carries the control connection
+    /// (`docs/protocol/gridftp.md`, "Data inside SSH"); the relay's greeting has begun to come.
+    ///
+    /// # Errors
+    /// Of the network, or of whoever is on the way; [`Code::Requirement`] where this way has no such thing.
+    fn beside(&self, limit: Duration) -> Boxed<'_, Result<Beside, Error>> {
+        let _ = limit;
+        let reason = "this way carries no data beside commands".to_owned();
+        Box::pin(async { Err(Error::Carrier { code: Code::Requirement, reason }) })
+    }
+
     /// What host `server` is, by whoever leads there: what this end calls it may be a name of his own. None if he does not say.
     fn host<'a>(&'a self, server: &'a Endpoint, limit: Duration) -> Boxed<'a, Option<Host>> {
         let _ = (server, limit);
         Box::pin(async { None })
     }
 }
+
+/// A byte stream to a relay.
+#[derive(Debug)]
+pub struct Beside {
+    /// The stream.
+    pub io: UnixStream,
+    /// What is kept for as long as it is: the process that carries it, say.
+    pub held: Box<dyn Held>,
+}
+
+/// What is kept while something else is.
+pub trait Held: Debug + Send + Sync {}
+
+impl<T: Debug + Send + Sync> Held for T {}
 
 /// A control connection that was made.
 #[derive(Debug)]

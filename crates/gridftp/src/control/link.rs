@@ -1,6 +1,6 @@
 //! Bytes of the control channel, over a connection of any transport.
 
-use crate::tls::Tls;
+use crate::tls::{Tickets, Tls};
 use phoebus_net::Stream;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
@@ -42,13 +42,19 @@ impl Link {
         self.stream.local_addr()
     }
 
+    /// How long an answer of the other end's host takes, with what it varies by; nothing where that is not measured.
+    pub(crate) fn round_trip(&self) -> Duration {
+        let micros = self.stream.stats().map_or(0, |stats| stats.rtt_us.saturating_add(4 * stats.rtt_var_us));
+        Duration::from_micros(micros)
+    }
+
     /// Goes on under TLS, of which this end is the server (`AUTH TLS`, RFC 4217). What came before it has to be gone: whoever
     /// sent more in clear may be another.
     ///
     /// # Errors
     /// The ends do not agree, or not in time.
     pub async fn protect_as_server(&mut self, config: Arc<ServerConfig>, patience: Duration) -> io::Result<()> {
-        self.tls = Some(Tls::accept(config, &self.stream, patience).await?);
+        self.tls = Some(Tls::accept(config, Tickets::AtOnce, &self.stream, patience).await?);
         Ok(())
     }
 

@@ -76,8 +76,14 @@ impl Arrivals {
             tokio::select! {
                 biased;
                 Some(agreed) = self.agreeing.join_next() => match agreed {
-                    Ok((Ok(connection), _)) => return Ok(connection),
-                    Ok((Err(error), _)) if inner.settings.from != Peers::Anyone => return Err(error),
+                    Ok((Ok(connection), from)) => {
+                        tracing::debug!(%from, "a data connection is taken");
+                        return Ok(connection);
+                    }
+                    Ok((Err(error), from)) if inner.settings.from != Peers::Anyone => {
+                        tracing::warn!(%from, %error, "a data connection is refused");
+                        return Err(error);
+                    }
                     Ok((Err(error), from)) => {
                         tracing::warn!(%from, %error, "a data connection is left out, since it may be a stranger's");
                         self.strangers += 1;
@@ -137,6 +143,7 @@ impl Inner {
     async fn accepted(&self, pending: Box<dyn Pending>) -> Result<Connection, Error> {
         let (guard, patience) = (self.settings.guard.as_ref(), self.settings.patience);
         let stream = timeout(patience, pending.handshake()).await.map_err(|_| Error::Silent(patience))??;
+        stream.widen();
         Connection::up(stream, 0, guard, false, patience).await
     }
 

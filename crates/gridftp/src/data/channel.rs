@@ -96,6 +96,13 @@ impl Channel {
         clear && transport.name() == Tcp.name()
     }
 
+    /// Whether a stream's end looks the same where its sender was killed: the kernel ends TCP connections of a killed process as if it
+    /// had closed them, and only TLS and the like say that it was the end. Records of GSI do not.
+    pub fn ends_as_if_cut(&self) -> bool {
+        let Settings { transport, guard, .. } = &self.0.settings;
+        transport.name() == Tcp.name() && matches!(guard, None | Some(Guard::Gsi { .. }))
+    }
+
     /// How many connections are kept for the next transfer.
     pub fn kept(&self) -> usize {
         self.0.kept().len()

@@ -58,7 +58,15 @@ impl Connection {
             None => None,
         };
         let proved = stream.identity().is_some()
-            || matches!(guard, Some(Guard::Gsi { .. } | Guard::Pinned(_) | Guard::TlsClient(..)));
+            || matches!(
+                guard,
+                Some(
+                    Guard::Gsi { .. }
+                        | Guard::Pinned(_)
+                        | Guard::TlsClient(..)
+                        | Guard::TlsServer { resumes: true, .. }
+                )
+            );
         Ok(Self { stream, shield, to, doubtful: false, proved })
     }
 
@@ -297,7 +305,10 @@ impl Connection {
     }
 
     /// Closes one whose other end has ended it, or that carries nothing.
-    pub(super) fn close(self) {
+    pub(super) fn close(mut self) {
+        if let Some(Shield::Tls(tls)) = &mut self.shield {
+            tls.release(&self.stream);
+        }
         self.stream.close();
     }
 }

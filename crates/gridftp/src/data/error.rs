@@ -53,6 +53,12 @@ pub enum Error {
         "the data connection is not protected: the other end showed another key than the one that was named for it"
     )]
     Key,
+    /// The other end began a session of its own.
+    #[error(
+        "the data connection does not resume the TLS session of the control connection, and may be another's; the server's setting \
+         tls.data_must_resume = false takes it from clients that cannot"
+    )]
+    NotResumed,
     /// What came is not extended block mode, or ended amid it.
     #[error("extended block mode: {0}")]
     Block(#[from] BlockError),
@@ -102,6 +108,11 @@ impl From<Error> for phoebus_files::Error {
     fn from(error: Error) -> Self {
         match error {
             Error::Store(error) => error,
+            Error::NotResumed => Self::Store {
+                name: "data channel".to_owned(),
+                reason: Error::NotResumed.to_string(),
+                sort: Sort::Denied,
+            },
             other => Self::Store { name: "data channel".to_owned(), reason: other.to_string(), sort: Sort::Passing },
         }
     }

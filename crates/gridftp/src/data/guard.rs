@@ -6,7 +6,7 @@ use super::gsi::Gsi;
 #[cfg(feature = "kerberos")]
 use super::kerberos::Tokens;
 use super::pinned::Pinned;
-use crate::tls::Tls;
+use crate::tls::{Tickets, Tls};
 use phoebus_gsi::context::{Endpoint, Expect};
 use phoebus_net::Stream;
 use rustls::pki_types::ServerName;
@@ -30,7 +30,12 @@ pub enum Guard {
         protection: Protection,
     },
     /// By TLS, of which this end is the server, whoever connects: that of FTPS is (RFC 4217, section 7).
-    TlsServer(Arc<ServerConfig>),
+    TlsServer {
+        /// What it shows, and which sessions it remembers.
+        config: Arc<ServerConfig>,
+        /// Whether the other end has to resume one of these, by which it proves that it is the client of the control connection.
+        resumes: bool,
+    },
     /// By TLS, of which this end is the client: that of FTPS is.
     TlsClient(Arc<ClientConfig>, ServerName<'static>),
     /// By TLS between ends that have told each other their keys.
@@ -49,7 +54,7 @@ impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gsi { peer, protection, .. } => write!(f, "Gsi({peer:?}, {protection:?})"),
-            Self::TlsServer(_) => f.write_str("TlsServer"),
+            Self::TlsServer { resumes, .. } => write!(f, "TlsServer(resumes: {resumes})"),
             Self::Pinned(_) => f.write_str("Pinned"),
             #[cfg(feature = "kerberos")]
             Self::Kerberos { context, private } => write!(f, "Kerberos({context:?}, {private})"),
@@ -77,8 +82,13 @@ impl Shield {
             #[cfg(feature = "kerberos")]
             Guard::Kerberos { context, private } => Self::Kerberos(Tokens::new(context.clone(), *private)),
             Guard::Pinned(pinned) => Self::Tls(pinned.up(stream, connected, patience).await?),
-            Guard::TlsServer(config) => {
-                Self::Tls(Tls::accept(config.clone(), stream, patience).await.map_err(Error::Tls)?)
+            Guard::TlsServer { config, resumes } => {
+                let tls = Tls::accept(config.clone(), Tickets::BeforeWords, stream, patience).await;
+                let tls = tls.map_err(Error::Tls)?;
+                if *resumes && !tls.has_resumed() {
+                    return Err(Error::NotResumed);
+                }
+                Self::Tls(tls)
             }
             Guard::TlsClient(config, name) => {
                 Self::Tls(Tls::connect(config.clone(), name.clone(), stream, patience).await.map_err(Error::Tls)?)

@@ -6,6 +6,7 @@ use super::error::Error;
 use super::receive::{Sender, give};
 use super::turn::{Carriers, Step, Why, Work, turn};
 use phoebus_files::block::Block;
+use phoebus_files::local::Identity;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::Landing;
 use phoebus_net::bulk::{Bulk, Siphon};
@@ -42,20 +43,31 @@ impl Arriving {
         Self { landing, from, came: 0, siphon, copies, buffer: Vec::new(), last, landed: Vec::new() }
     }
 
+    /// Whether it is time for a pipe.
+    fn wants_siphon(&self) -> bool {
+        self.siphon.is_none() && self.came >= SIPHON_FROM && !self.copies
+    }
+
+    /// Makes the pipe: as the process, for a user is allowed few.
+    fn make_siphon(&mut self) {
+        self.siphon = Siphon::new().ok();
+        self.copies = self.siphon.is_none();
+    }
+
     /// Takes up to `most` bytes that belong at `offset` of what is sent, and says how many; 0 at the end.
     fn take(&mut self, bulk: &Bulk, offset: u64, most: u64) -> Result<u64, Error> {
         let at = self.from.checked_add(offset).ok_or(Error::Endless)?;
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        if self.siphon.is_none() && self.came >= SIPHON_FROM && !self.copies {
-            self.siphon = Siphon::new().ok();
-            self.copies = self.siphon.is_none();
-        }
         let came = match self.siphon.as_mut().filter(|_| !self.copies) {
             Some(siphon) => {
                 let len = siphon.fill(bulk, most)? as u64;
                 let extent = Extent::new(at, len).ok_or(Error::Endless)?;
                 let mine = self.landing.claim(extent)?;
-                let drained = if mine.covers(extent) { siphon.drain(self.landing.file(), at) } else { Ok(false) };
+                let drained = if mine.covers(extent) {
+                    self.landing.file().act(|file| siphon.drain(file, at))
+                } else {
+                    Ok(false)
+                };
                 if drained.map_err(|error| self.landing.failed(error))? {
                     self.note(extent, |_, _| 0)?;
                 } else {
@@ -87,7 +99,7 @@ impl Arriving {
             // Within `bytes`, since within `extent`.
             let from = (part.start() - extent.start()) as usize;
             let bytes = &bytes[from..from + part.len() as usize];
-            let written = self.landing.file().write_all_at(bytes, part.start());
+            let written = self.landing.file().act(|file| file.write_all_at(bytes, part.start()));
             written.map_err(|error| self.landing.failed(error))?;
             self.note(part, |before, follows| match how {
                 None => 0,
@@ -192,7 +204,19 @@ impl Blocks {
 }
 
 impl Work for Blocks {
+    fn user(&self) -> Option<Arc<Identity>> {
+        self.arriving.landing.file().user().cloned()
+    }
+
+    fn prepare(&mut self) -> Result<Step, Error> {
+        self.arriving.make_siphon();
+        Ok(Step::More)
+    }
+
     fn step(&mut self, bulk: &Bulk) -> Result<Step, Error> {
+        if self.arriving.wants_siphon() {
+            return Ok(Step::Prepare);
+        }
         match self.channel.wants() {
             Wants::Nothing => return Ok(Step::Done),
             Wants::Header(wanted) => {
@@ -241,7 +265,19 @@ impl Bytes {
 }
 
 impl Work for Bytes {
+    fn user(&self) -> Option<Arc<Identity>> {
+        self.arriving.landing.file().user().cloned()
+    }
+
+    fn prepare(&mut self) -> Result<Step, Error> {
+        self.arriving.make_siphon();
+        Ok(Step::More)
+    }
+
     fn step(&mut self, bulk: &Bulk) -> Result<Step, Error> {
+        if self.arriving.wants_siphon() {
+            return Ok(Step::Prepare);
+        }
         let came = self.arriving.came;
         let left = self.expected.map_or(u64::MAX, |expected| expected - came);
         if left == 0 {

@@ -28,6 +28,7 @@ mod connection;
 mod error;
 mod gsi;
 mod guard;
+pub(crate) mod inside;
 #[cfg(feature = "kerberos")]
 pub(crate) mod kerberos;
 mod land;

@@ -15,7 +15,7 @@
 //! that connects begins with one byte, since a stream does not exist for the other end before something has come over it.
 
 use super::error::Error;
-use crate::tls::Tls;
+use crate::tls::{Tickets, Tls};
 use phoebus_net::credentials::{Credentials, CredentialsError, Ephemeral};
 use phoebus_net::quic::{Options, Quic, Threads};
 use phoebus_net::transport::{Boxed, Change, Listener, Pending, Target, Transport};
@@ -97,7 +97,7 @@ impl Pinned {
     pub(super) async fn up(&self, stream: &Stream, connected: bool, patience: Duration) -> Result<Tls, Error> {
         let up = match connected {
             true => Tls::connect(self.client(PROTOCOL), nobody(), stream, patience).await,
-            false => Tls::accept(self.server(PROTOCOL), stream, patience).await,
+            false => Tls::accept(self.server(PROTOCOL), Tickets::AtOnce, stream, patience).await,
         };
         up.map_err(|error| {
             let another = error.get_ref().and_then(|inner| inner.downcast_ref()).is_some_and(|error| {

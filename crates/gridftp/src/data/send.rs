@@ -10,6 +10,7 @@ use super::error::Error;
 use super::settings::Mode;
 use super::turn::{Carriers, Step, Why, Work, turn};
 use phoebus_files::block::{Block, Body, Lent};
+use phoebus_files::local::Identity;
 use phoebus_files::store::Flow;
 use phoebus_net::bulk::Bulk;
 use phoebus_proto::gridftp::block::{Ending, HEADER, Header};
@@ -244,17 +245,26 @@ impl Outgoing {
 }
 
 impl Work for Outgoing {
+    fn user(&self) -> Option<Arc<Identity>> {
+        match &self.going {
+            Some(Going { body: Body::Lent(lent), .. }) => lent.file.user().cloned(),
+            _ => None,
+        }
+    }
+
+    /// Takes the next block if it is there at once; others are waited for without a thread.
+    fn prepare(&mut self) -> Result<Step, Error> {
+        let next = self.flow.next().as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        match next {
+            Poll::Ready(Ok(Some(block))) => self.begin(block).map(|()| Step::More),
+            Poll::Ready(Ok(None)) => Ok(Step::Done),
+            Poll::Ready(Err(error)) => Err(error.into()),
+            Poll::Pending => Ok(Step::Starved),
+        }
+    }
+
     fn step(&mut self, bulk: &Bulk) -> Result<Step, Error> {
-        let Some(going) = &mut self.going else {
-            // What is there at once; others are waited for without a thread.
-            let next = self.flow.next().as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            return match next {
-                Poll::Ready(Ok(Some(block))) => self.begin(block).map(|()| Step::More),
-                Poll::Ready(Ok(None)) => Ok(Step::Done),
-                Poll::Ready(Err(error)) => Err(error.into()),
-                Poll::Pending => Ok(Step::Starved),
-            };
-        };
+        let Some(going) = &mut self.going else { return Ok(Step::Prepare) };
         if going.left > 0 {
             going.left -= bulk.write(&going.header[HEADER - going.left..], true)?;
             return Ok(Step::More);
@@ -262,7 +272,7 @@ impl Work for Outgoing {
         let sent = match &mut going.body {
             Body::Lent(lent) if lent.regular => {
                 let rest = usize::try_from(going.len - going.done).unwrap_or(usize::MAX);
-                match bulk.send_file(&lent.file, lent.at + going.done, rest) {
+                match lent.file.act(|file| bulk.send_file(file, lent.at + going.done, rest)) {
                     Ok(0) if rest > 0 => return Err(Error::Store(lent.short(going.done))),
                     // Some file systems can only be read from.
                     Err(error) if error.kind() == io::ErrorKind::InvalidInput => {

@@ -1,10 +1,12 @@
 //! Turns: what a connection has to do, done by a thread that may block, some time at a time.
 //!
 //! Bytes between a plain TCP connection and a file need nobody but the kernel, and a thread that waits with it: as long as the other
-//! end keeps up, no task is woken and no byte looked at. A thread that finds nothing to do goes; then the runtime waits.
+//! end keeps up, no task is woken and no byte looked at. A thread that finds nothing to do goes; then the runtime waits. For its turn the
+//! thread is the user whose files it reads or writes.
 
 use super::connection::Loose;
 use super::error::Error;
+use phoebus_files::local::Identity;
 use phoebus_net::bulk::Bulk;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +46,16 @@ impl Default for Carriers {
 
 /// What a connection has to do.
 pub(super) trait Work: Send + 'static {
+    /// As whom it is to be done, if not as the process. Each file is used as its own user whatever this says
+    /// ([`UserFile::act`](phoebus_files::local::UserFile::act)), which costs less where the thread is that user already.
+    fn user(&self) -> Option<Arc<Identity>>;
+
+    /// Does what [`Step::Prepare`] asked for, as the process.
+    ///
+    /// # Errors
+    /// The work has failed.
+    fn prepare(&mut self) -> Result<Step, Error>;
+
     /// Does some of it. What it has begun when it finds nothing more to do it goes on with the next time.
     ///
     /// # Errors
@@ -58,6 +70,9 @@ pub(super) enum Step {
     More,
     /// There would be, if it were given something.
     Starved,
+    /// Something has to be prepared as the process ([`Work::prepare`]): what may start a thread, which would stay the user, or takes what
+    /// a user is allowed little of.
+    Prepare,
     /// All is done.
     Done,
 }
@@ -92,22 +107,42 @@ pub(super) async fn turn<W: Work>(
     let done = tokio::task::spawn_blocking(move || {
         let _permit = permit;
         let until = Instant::now() + turn;
-        let why = loop {
-            if given_up.load(Ordering::Relaxed) {
-                return Err(Error::GivenUp);
-            }
-            match work.step(&connection.bulk) {
-                Ok(Step::More) if Instant::now() < until => {}
-                Ok(Step::More) => break Why::Over,
-                Ok(Step::Starved) => break Why::Starved,
-                Ok(Step::Done) => break Why::Done,
-                Err(Error::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => break Why::Waits,
+        loop {
+            let user = work.user();
+            let mut steps = || steps(&mut work, &connection.bulk, &given_up, until);
+            let step = match user {
+                Some(user) => user.act(steps).map_err(Error::Broken)?,
+                None => steps(),
+            };
+            let why = match step {
+                Ok(Step::Prepare) => match work.prepare()? {
+                    Step::Starved => Why::Starved,
+                    Step::Done => Why::Done,
+                    Step::More | Step::Prepare => continue,
+                },
+                Ok(Step::More) => Why::Over,
+                Ok(Step::Starved) => Why::Starved,
+                Ok(Step::Done) => Why::Done,
+                Err(Error::Broken(error)) if error.kind() == io::ErrorKind::WouldBlock => Why::Waits,
                 Err(error) => return Err(error),
-            }
-        };
-        Ok((connection, work, why))
+            };
+            return Ok((connection, work, why));
+        }
     });
     done.await.unwrap_or(Err(Error::GivenUp))
+}
+
+/// Steps of `work`, until the turn is over or there is something else to say.
+fn steps<W: Work>(work: &mut W, bulk: &Bulk, given_up: &AtomicBool, until: Instant) -> Result<Step, Error> {
+    loop {
+        if given_up.load(Ordering::Relaxed) {
+            return Err(Error::GivenUp);
+        }
+        match work.step(bulk) {
+            Ok(Step::More) if Instant::now() < until => {}
+            other => return other,
+        }
+    }
 }
 
 /// Tells the thread of a turn when nobody waits for it any more.

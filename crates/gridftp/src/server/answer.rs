@@ -22,6 +22,8 @@ impl From<Error> for Failure {
         // Stores of this machine have no words of their own: these are the data channel's, which a flow has handed on.
         match error {
             Error::Store { reason, sort: Sort::NoSpace, .. } => Self::Said(Reply::new(552, reason)),
+            // As other servers say it (RFC 4217, section 10.2).
+            Error::Store { reason, sort: Sort::Denied, .. } => Self::Said(Reply::new(522, reason)),
             Error::Store { reason, .. } => {
                 Self::Said(Reply::new(426, format!("{reason}; nothing is kept of it as a file")))
             }
@@ -76,6 +78,7 @@ fn code_of_data(error: &data::Error) -> u16 {
         | data::Error::Stranger { .. }
         | data::Error::Strangers { .. }
         | data::Error::Direction(_) => 425,
+        data::Error::NotResumed => 522,
         _ => 426,
     }
 }

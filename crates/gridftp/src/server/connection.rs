@@ -2,10 +2,12 @@
 
 use super::config::Limits;
 use super::count::Counted;
-use super::serve::{Ending, Shared};
+use super::current::Shared;
+use super::memory::Held;
+use super::serve::Ending;
 use super::session::task::{Outcome, Task};
 use super::session::{Rules, Session, Step};
-use super::work::{Tell, Worker};
+use super::work::{Ask, Tell, Worker};
 use crate::control::Link;
 use phoebus_proto::gridftp::line::Lines;
 use phoebus_proto::gridftp::reply::Reply;
@@ -13,9 +15,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// The longest round trip that the end of a control connection is waited for.
+const LONGEST_TRIP: Duration = Duration::from_secs(2);
 
 /// How much is read from a control connection at once.
 const READ: usize = 4096;
@@ -28,7 +33,7 @@ pub(super) struct Connection {
     session: Session,
     worker: Worker,
     /// Lines that came while a task was carried out.
-    waiting: VecDeque<Vec<u8>>,
+    waiting: Waiting,
     /// Of this user.
     counted: Option<Counted<String>>,
     /// Whether the server is about to end.
@@ -60,9 +65,18 @@ impl Connection {
     ) {
         let Ok(local) = link.local_addr() else { return };
         let (session, greeting) = Session::new(rules, peer, local);
-        let worker = Worker { server: server.clone(), peer, local, served: None, channel: None, stripes: None };
+        let worker = Worker {
+            server: server.clone(),
+            held: server.memory.held(peer.ip()),
+            peer,
+            local,
+            served: None,
+            channel: None,
+            listens: None,
+            stripes: None,
+        };
         let lines = Lines::new(server.config.limits.line.0 as usize);
-        let waiting = VecDeque::new();
+        let waiting = Waiting { lines: VecDeque::new(), held: server.memory.held(peer.ip()) };
         let mut connection = Self { server, link, lines, session, worker, waiting, counted: None, ending };
         tracing::debug!(%peer, "a client has connected");
         match connection.run(greeting).await {
@@ -87,15 +101,15 @@ impl Connection {
         self.say(&greeting).await?;
         let limits = self.server.config.limits.clone();
         // From here, or from when nobody is logged in again (REIN).
-        let mut nobody_since = tokio::time::Instant::now();
+        let mut nobody_since = Instant::now();
         loop {
             if *self.ending.borrow() == Ending::Now {
                 return self.last(421, "the server is ending").await;
             }
             if self.session.account().is_some() {
-                nobody_since = tokio::time::Instant::now();
+                nobody_since = Instant::now();
             }
-            let line = match self.waiting.pop_front() {
+            let line = match self.waiting.pop() {
                 Some(line) => line,
                 None => {
                     let patience = match self.session.account() {
@@ -128,7 +142,7 @@ impl Connection {
                 Step::Secure(reply, config) => {
                     // What came in clear behind it is nobody's.
                     let fresh = Lines::new(limits.line.0 as usize);
-                    if !std::mem::replace(&mut self.lines, fresh).rest().is_empty() || !self.waiting.is_empty() {
+                    if !std::mem::replace(&mut self.lines, fresh).rest().is_empty() || !self.waiting.lines.is_empty() {
                         return self.last(503, "nothing may follow AUTH before TLS has begun").await;
                     }
                     self.say(&reply).await?;
@@ -137,6 +151,7 @@ impl Connection {
                 }
                 Step::Do(_) => return self.last(451, "this cannot be done").await,
             }
+            self.worker.held.clear();
         }
     }
 
@@ -147,7 +162,10 @@ impl Connection {
 
     async fn say(&mut self, reply: &Reply) -> io::Result<()> {
         let bytes = self.session.seal(reply);
-        self.link.write(&bytes, self.server.config.limits.idle.0).await
+        let limits = &self.server.config.limits;
+        // Who has not logged in has no longer for it by reading nothing.
+        let stall = if self.session.account().is_some() { limits.idle.0 } else { limits.idle.0.min(limits.login.0) };
+        self.link.write(&bytes, stall).await
     }
 
     /// The next line; cancel safe.
@@ -183,14 +201,26 @@ impl Connection {
     /// Has `task` carried out, says what it has to say meanwhile, and listens for what stops it.
     async fn perform(&mut self, task: Task) -> Result<Outcome, End> {
         let (replies, mut said) = mpsc::channel(16);
-        let (asks, mut asked) = mpsc::channel::<oneshot::Sender<bool>>(1);
+        let (asks, mut asked) = mpsc::channel::<Ask>(1);
+        let mut doubt: Option<(oneshot::Sender<bool>, Instant)> = None;
         let (stop, stopped) = watch::channel(false);
         let tell = Tell { replies, asks, stop: stopped };
         let mut cut = Box::pin(told(self.ending.clone(), Ending::Now));
         let Self { server, link, lines, session, worker, waiting, .. } = self;
         let limits = &server.config.limits;
         let stoppable = task.is_stoppable();
-        let mut beside = Beside { link, lines, session, waiting, limits, stop, stoppable, gone: false, aborted: false };
+        let mut beside = Beside {
+            link,
+            lines,
+            session,
+            waiting,
+            limits,
+            stop,
+            stoppable,
+            gone: false,
+            is_too_long: false,
+            aborted: false,
+        };
         let mut work = Box::pin(worker.perform(task, &tell));
         let (mut room, mut is_cut) = ([0; READ], false);
         let outcome = loop {
@@ -199,10 +229,23 @@ impl Connection {
                 Some(reply) = said.recv() => beside.say(&reply).await,
                 outcome = &mut work => break outcome,
                 read = beside.link.read(&mut room), if beside.listens() => beside.came(&room[..read.unwrap_or(0)]).await,
-                Some(answer) = asked.recv() => {
-                    // What has come is read first, whichever of the two was seen first.
+                Some(Ask { answer, doubted_since }) = asked.recv() => match doubted_since {
+                    Some(since) => {
+                        let round_trip = beside.link.round_trip().min(LONGEST_TRIP);
+                        doubt = Some((answer, Instant::from_std(since) + round_trip + server.config.data.quiet.0));
+                    }
+                    None => {
+                        // What has come is read first, whichever of the two was seen first.
+                        beside.catch_up().await;
+                        let _ = answer.send(!beside.has_left());
+                    }
+                },
+                () = until(doubt.as_ref().map(|(_, until)| *until)) => {
                     beside.catch_up().await;
-                    let _ = answer.send(!beside.has_left());
+                    // A goodbye that was sent ahead tells nothing of what came after it.
+                    if let Some((answer, _)) = doubt.take() {
+                        let _ = answer.send(!beside.gone);
+                    }
                 }
                 () = &mut cut, if !is_cut => {
                     is_cut = true;
@@ -244,7 +287,7 @@ struct Beside<'a> {
     link: &'a mut Link,
     lines: &'a mut Lines,
     session: &'a mut Session,
-    waiting: &'a mut VecDeque<Vec<u8>>,
+    waiting: &'a mut Waiting,
     limits: &'a Limits,
     /// Tells the task to stop.
     stop: watch::Sender<bool>,
@@ -252,6 +295,8 @@ struct Beside<'a> {
     stoppable: bool,
     /// Whether nothing more comes from the client.
     gone: bool,
+    /// Whether a line is longer than may be, after which nothing more is read.
+    is_too_long: bool,
     aborted: bool,
 }
 
@@ -267,14 +312,22 @@ impl Beside<'_> {
 
     /// Whether more is read: not of one that has sent enough ahead.
     fn listens(&self) -> bool {
-        !self.gone && self.waiting.len() < self.limits.ahead
+        !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, 1)
     }
 
     /// Takes what has come, nothing being the end: what is for the task is done, and the rest waits.
     async fn came(&mut self, bytes: &[u8]) {
         self.lines.push(bytes);
-        // A line that is too long stays, and is answered when the task has ended.
-        while let Ok(Some(line)) = self.lines.take() {
+        loop {
+            let line = match self.lines.take() {
+                Ok(Some(line)) => line,
+                Ok(None) => break,
+                Err(_) => {
+                    // It stays, and is answered when the task has ended.
+                    self.is_too_long = true;
+                    break;
+                }
+            };
             match self.session.open(line) {
                 Ok(line) if self.stoppable && is(&line, "ABOR") => {
                     self.aborted = true;
@@ -285,7 +338,7 @@ impl Beside<'_> {
                         self.say(&reply).await;
                     }
                 }
-                Ok(line) => self.waiting.push_back(line),
+                Ok(line) => self.waiting.push(line),
                 Err(refusal) => self.say(&refusal).await,
             }
         }
@@ -299,8 +352,8 @@ impl Beside<'_> {
 
     /// Takes what has come already, and no more than a client that is there may send ahead.
     async fn catch_up(&mut self) {
-        let (mut room, most) = ([0; READ], self.waiting.len() + self.limits.ahead);
-        while !self.gone && self.waiting.len() < most {
+        let mut room = [0; READ];
+        while !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, 2) {
             match self.link.read_there(&mut room).await {
                 Ok(len) => self.came(&room[..len]).await,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -311,8 +364,49 @@ impl Beside<'_> {
 
     /// Whether the client has ended his side without a goodbye (RFC 959, section 4.1.1, QUIT: who says it may).
     fn has_left(&self) -> bool {
-        self.gone && !self.waiting.iter().any(|line| is(line, "QUIT"))
+        self.gone && !self.waiting.lines.iter().any(|line| is(line, "QUIT"))
     }
+}
+
+/// Returns at this moment; never, without one.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Lines that wait, and what is kept for them.
+struct Waiting {
+    lines: VecDeque<Vec<u8>>,
+    held: Held,
+}
+
+impl Waiting {
+    fn push(&mut self, line: Vec<u8>) {
+        self.held.add(cost(&line));
+        self.lines.push_back(line);
+    }
+
+    fn pop(&mut self) -> Option<Vec<u8>> {
+        let line = self.lines.pop_front()?;
+        self.held.take(cost(&line));
+        Some(line)
+    }
+
+    /// Whether more may be read: `times` what a client may send ahead. A little always may, so that whoever has sent nothing ahead is
+    /// heard when others have used up all that there is.
+    fn has_room(&self, limits: &Limits, times: u64) -> bool {
+        let bytes = self.held.bytes();
+        (self.lines.len() as u64) < times.saturating_mul(limits.ahead as u64)
+            && bytes < times.saturating_mul(limits.ahead_bytes.0)
+            && (bytes < READ as u64 || !self.held.is_full())
+    }
+}
+
+/// What a line takes, with what is kept beside its text.
+fn cost(line: &[u8]) -> u64 {
+    line.len() as u64 + 32
 }
 
 /// Returns when the server is told to end, and as soon as `least` says.

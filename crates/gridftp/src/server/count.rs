@@ -26,6 +26,11 @@ impl<K> Default for Counts<K> {
 }
 
 impl<K: Eq + Hash + Clone> Counts<K> {
+    /// Whether there is one of `whose`.
+    pub(super) fn has(&self, whose: &K) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(whose)
+    }
+
     /// One more of `whose`, unless he has `most`.
     pub(super) fn add(&self, whose: K, most: usize) -> Option<Counted<K>> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);

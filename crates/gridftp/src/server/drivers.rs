@@ -6,6 +6,7 @@
 //! here, driver by driver, and none of them names a file or, beyond those that the administrator lists, a gateway.
 
 use super::config::{ConfigError, Data};
+use super::hub::Hub;
 use crate::data::pinned::{self, Own, Pinned};
 use crate::data::stack::{self, Changes, Layer, QUIC, RATE, SESSIONS, TLS};
 use phoebus_net::Profile;
@@ -13,6 +14,7 @@ use phoebus_net::driver::{Kind, Library};
 use phoebus_net::transport::{Registry, Transport};
 use phoebus_net::wrapblock::Limits;
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::gridftp::inside::{self, Ticket};
 use phoebus_proto::gridftp::pin::Pin;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -34,6 +36,8 @@ pub(crate) struct Stack {
     path: Option<(Vec<Endpoint>, Arc<dyn Gateways>)>,
     changes: Changes,
     keyed: Option<Keyed>,
+    /// What the client is told where data goes inside SSH.
+    ticket: Option<Ticket>,
 }
 
 /// What a driver comes to whose ends tell each other keys.
@@ -59,8 +63,11 @@ impl Stack {
         self.changes.of(profile, connections)
     }
 
-    /// Which driver of it has this end's key, and what is to be said of that.
+    /// What the client is to be told of it: which driver has which key of this end, or by what it is found inside SSH.
     pub(super) fn answer(&self) -> Option<String> {
+        if let Some(ticket) = &self.ticket {
+            return Some(ticket.answer());
+        }
         self.keyed.as_ref().map(|keyed| keyed.own.pin().answer(keyed.driver))
     }
 
@@ -109,6 +116,7 @@ enum Known {
     Quic,
     Sessions,
     Rate,
+    Inside(Hub),
 }
 
 impl Drivers {
@@ -180,13 +188,27 @@ impl Drivers {
             nameable.extend(gateways_of("gateways", std::slice::from_ref(gateway))?);
         }
         let (text, changes) = (data.drivers[0].clone(), Changes::default());
-        let usual = Stack { text, transport, path: None, changes, keyed: None };
+        let usual = Stack { text, transport, path: None, changes, keyed: None, ticket: None };
         let mut drivers = Self { known, path, nameable, gateways, buffer: data.buffer.0, usual };
         if let Some(stack) = &data.stack {
             let made = stack::parse(stack).and_then(|layers| drivers.stack(stack, &layers, None));
             drivers.usual = made.map_err(|error| ConfigError::Value(format!("data.stack: {error}")))?;
         }
         Ok(drivers)
+    }
+
+    /// The same with data inside SSH, for a server that it has started.
+    pub(super) fn with_inside(mut self) -> Self {
+        self.known.push((inside::DRIVER.to_owned(), Known::Inside(Hub::default())));
+        self
+    }
+
+    /// Where data inside SSH arrives, if there is such.
+    pub(super) fn hub(&self) -> Option<&Hub> {
+        self.known.iter().find_map(|(_, known)| match known {
+            Known::Inside(hub) => Some(hub),
+            _ => None,
+        })
     }
 
     /// What carries data connections of clients that ask for nothing.
@@ -201,7 +223,7 @@ impl Drivers {
     /// Why not, in words that name the driver.
     pub(crate) fn stack(&self, text: &str, layers: &[Layer], own: Option<&Own>) -> Result<Stack, String> {
         let (mut transport, mut path, mut changes) = (None, None, Changes::default());
-        let mut keyed = None;
+        let (mut keyed, mut ticket) = (None, None);
         for (i, layer) in layers.iter().enumerate() {
             let name = &layer.name;
             if name == TLS {
@@ -234,6 +256,15 @@ impl Drivers {
                     transport = Some(pinned::quic(&this.own, peer).map_err(|error| format!("driver quic: {error}"))?);
                     keyed = Some(this);
                 }
+                Known::Inside(_) if layers.len() > 1 || !layer.options.is_empty() => {
+                    return Err(format!("driver {name} stands alone, and has no options"));
+                }
+                Known::Inside(hub) => {
+                    let made =
+                        hub.ticket().map_err(|error| format!("driver {name}: {}", phoebus_net::reason(&error)))?;
+                    ticket = Some(made);
+                    transport = Some(Arc::new(hub.clone()));
+                }
                 Known::Sessions if path.is_none() => path = Some(self.path_of(layer)?),
                 Known::Sessions => return Err(format!("driver {name} is there twice")),
                 Known::Rate => changes.rate(layer)?,
@@ -255,7 +286,7 @@ impl Drivers {
             (None, _) => return Err("a driver was expected".to_owned()),
         };
         let path = path.zip(self.gateways.clone());
-        Ok(Stack { text: text.to_owned(), transport, path, changes, keyed })
+        Ok(Stack { text: text.to_owned(), transport, path, changes, keyed, ticket })
     }
 
     /// The gateways that a layer of sessions names, of those that clients may name.
@@ -290,7 +321,7 @@ impl Keyed {
 }
 
 /// Names that are no transport's.
-const RESERVED: &[&str] = &[SESSIONS, RATE, QUIC, TLS, "gsi", "default"];
+const RESERVED: &[&str] = &[SESSIONS, RATE, QUIC, TLS, inside::DRIVER, "gsi", "default"];
 
 /// A library's transport with what a client says of it over what the administrator does. Texts are the administrator's alone: they
 /// may name files.

@@ -30,20 +30,26 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// That of a configuration.
+    /// That of a configuration; what users of a quota have is counted on from `before`.
     ///
     /// # Errors
     /// [`ConfigError`]: what cannot be used, or could be used by others.
-    pub(super) fn of(config: &Config, gateways: Option<Arc<dyn Gateways>>) -> Result<Self, ConfigError> {
+    pub(super) fn of(
+        config: &Config,
+        gateways: Option<Arc<dyn Gateways>>,
+        before: Option<&Users>,
+    ) -> Result<Self, ConfigError> {
         config.check()?;
+        let drivers = Drivers::new(&config.data, gateways)?;
+        let drivers = if config.trusted.is_some() { drivers.with_inside() } else { drivers };
         Ok(Self {
-            drivers: Arc::new(Drivers::new(&config.data, gateways)?),
-            users: Users::new(config)?,
+            drivers: Arc::new(drivers),
+            users: Users::new(config, before)?,
             secret: config.stripes.secret.as_deref().map(Secret::read).transpose()?.map(Arc::new),
             gsi: config.gsi.as_ref().map(own).transpose()?,
             #[cfg(feature = "kerberos")]
             kerberos: config.kerberos.as_ref().map(tickets).transpose()?,
-            tls: config.tls.as_ref().map(tls).transpose()?,
+            tls: config.tls.as_ref().map(|files| tls(files, config.data.streams)).transpose()?,
         })
     }
 }
@@ -75,8 +81,8 @@ fn tickets(kerberos: &super::config::Kerberos) -> Result<phoebus_krb5::Acceptor,
     }
 }
 
-/// What the server shows under TLS.
-fn tls(tls: &TlsFiles) -> Result<Shown, ConfigError> {
+/// What the server shows under TLS, where a transfer may have so many connections.
+fn tls(tls: &TlsFiles, streams: u32) -> Result<Shown, ConfigError> {
     let value = |error: &dyn std::fmt::Display| ConfigError::Value(format!("[tls]: {error}"));
     let named = |path: &Path, error: &dyn std::fmt::Display| value(&format!("{}: {error}", path.display()));
     let mode = std::fs::metadata(&tls.key).map_err(|error| named(&tls.key, &error))?.permissions().mode();
@@ -89,8 +95,5 @@ fn tls(tls: &TlsFiles) -> Result<Shown, ConfigError> {
     let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| named(&tls.key, &error))?;
     let config = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let config = config.map_err(|error| value(&error))?.with_no_client_auth().with_single_cert(certificates, key);
-    let control = config.map_err(|error| value(&error))?;
-    let mut data = control.clone();
-    data.send_tls13_tickets = 0;
-    Ok(Shown { control: Arc::new(control), data: Arc::new(data) })
+    Ok(Shown::new(config.map_err(|error| value(&error))?, tls.data_must_resume, streams as usize))
 }

@@ -6,7 +6,7 @@
 //!                 └── while it works ──► work: names, listings · moving: what goes over the data channel
 //! ```
 //!
-//! - [`Config`]: what is served to whom; [`Server`]: accepts, counts, and ends when told to.
+//! - [`Config`]: what is served to whom; [`Server`]: accepts, counts, and ends when told to; [`Reloader`]: has it serve something else.
 //! - `session`: the control channel, without socket, file or clock.
 //! - `connection`: one client, with its sockets and time limits.
 //! - `stripes`: data nodes, which move data in this server's place.
@@ -22,19 +22,28 @@ mod answer;
 pub mod config;
 mod connection;
 mod count;
+mod current;
 mod drivers;
 mod hex;
+mod hub;
+mod logins;
 mod made;
+mod memory;
 mod moving;
 mod quota;
 mod serve;
 mod session;
 mod stripes;
+mod sweep;
 mod users;
 mod work;
 
 pub use config::Config;
 pub use drivers::Gateways;
+pub use hub::socket_of;
 pub use quota::Quota;
-pub use serve::{Server, StartError};
+pub use serve::{Reloader, Server, StartError};
 pub use users::hash_password;
+
+/// The target of log lines in which clients say something of themselves, as often as they like (`SITE CLIENTINFO`).
+pub const CLIENT_SAYS: &str = "phoebus::client";

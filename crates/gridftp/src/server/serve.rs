@@ -1,25 +1,21 @@
 //! Accepts clients, as many as may be, until told to end.
 
-use super::config::{Config, ConfigError, Trusted};
+use super::config::{Config, ConfigError};
 use super::connection::Connection;
-use super::count::{Counts, network};
-use super::drivers::{Drivers, Gateways};
+use super::count::network;
+use super::current::Current;
+use super::drivers::Gateways;
 use super::made::Made;
-use super::session::Rules;
-use super::stripes::Nodes;
-use super::users::Users;
+use super::sweep::sweep;
 use crate::control::Link;
-use crate::data::Carriers;
-use phoebus_files::key::Key;
 use phoebus_net::tcp::{self, Listener};
 use phoebus_net::{Profile, Stream};
 use phoebus_proto::gridftp::reply::Reply;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// How long is waited after a connection could not be accepted, for lack of descriptors say.
@@ -30,22 +26,6 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// How long sessions that are stopped may take to put away what they have: moments, unless a disk is stuck.
 const PUT_AWAY: Duration = Duration::from_secs(30);
-
-/// What all connections share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) config: Config,
-    pub(super) users: Users,
-    pub(super) drivers: Arc<Drivers>,
-    pub(super) carriers: Carriers,
-    /// Who moves data in this server's place.
-    pub(super) nodes: Option<Nodes>,
-    /// Connections by user.
-    pub(super) users_now: Counts<String>,
-    /// Connections by address.
-    addresses: Counts<IpAddr>,
-    places: Arc<Semaphore>,
-}
 
 /// Whether sessions are to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,9 +41,9 @@ pub(super) enum Ending {
 /// A server that listens.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    current: Arc<Mutex<Current>>,
+    gateways: Option<Arc<dyn Gateways>>,
     listeners: Vec<(Listener, SocketAddr)>,
-    rules: Arc<Rules>,
 }
 
 /// Why a server does not start.
@@ -91,46 +71,14 @@ impl Server {
     /// # Errors
     /// [`StartError`].
     pub fn start_with(config: Config, gateways: Option<Arc<dyn Gateways>>) -> Result<Self, StartError> {
-        let made = Made::of(&config, gateways)?;
+        let current = Current::of(config.clone(), gateways.clone(), None)?;
         let mut listeners = Vec::new();
         for &addr in &config.listen {
             let listener = tcp::listen(addr, &Profile::default())?;
             let bound = listener.local_addr().map_err(|source| phoebus_net::Error::Listen { addr, source })?;
             listeners.push((listener, bound));
         }
-        let name = config.name.clone().unwrap_or_else(host_name);
-        let secret = made.secret;
-        let nodes = match &secret {
-            Some(secret) if !config.data_node => config.stripes.at()?.map(|at| Nodes { at, secret: secret.clone() }),
-            _ => None,
-        };
-        let rules = Rules {
-            stripes: nodes.as_ref().map_or(0, |nodes| nodes.at.len()),
-            node: secret.filter(|_| config.data_node),
-            greeting: format!("{name} Phoebus GridFTP Server {} ready.", env!("CARGO_PKG_VERSION")),
-            attempts: config.limits.attempts,
-            streams: config.data.streams,
-            drivers: made.drivers.clone(),
-            buffer: config.data.buffer.0,
-            gsi: made.gsi,
-            #[cfg(feature = "kerberos")]
-            kerberos: made.kerberos,
-            tls: made.tls,
-            clear_passwords: config.tls.as_ref().is_none_or(|tls| !tls.required),
-            home: config.trusted.as_ref().map_or(Key::ROOT, home),
-        };
-        let places = Arc::new(Semaphore::new(config.limits.connections.min(Semaphore::MAX_PERMITS)));
-        let shared = Shared {
-            carriers: Carriers::new(config.data.threads, config.data.turn.0),
-            config,
-            users: made.users,
-            drivers: made.drivers,
-            nodes,
-            users_now: Counts::default(),
-            addresses: Counts::default(),
-            places,
-        };
-        Ok(Self { shared: Arc::new(shared), listeners, rules: Arc::new(rules) })
+        Ok(Self { current: Arc::new(Mutex::new(current)), gateways, listeners })
     }
 
     /// Looks for what would keep a server from being started with it, or its users from their files: opens all that it names, and listens
@@ -139,7 +87,12 @@ impl Server {
     /// # Errors
     /// [`ConfigError`], naming the setting.
     pub async fn check(config: &Config, gateways: Option<Arc<dyn Gateways>>) -> Result<(), ConfigError> {
-        Made::of(config, gateways)?.users.look().await
+        Made::of(config, gateways, None)?.users.look().await
+    }
+
+    /// What changes what it serves while it runs.
+    pub fn reloader(&self) -> Reloader {
+        Reloader { current: self.current.clone(), gateways: self.gateways.clone() }
     }
 
     /// Where it listens, with the ports that the kernel chose for 0.
@@ -153,8 +106,12 @@ impl Server {
     /// The stream does not say where it leads.
     pub async fn serve_one(self, stream: Stream) -> io::Result<()> {
         let peer = stream.peer_addr()?;
+        let current = now(&self.current);
+        if let Some(hub) = current.shared.drivers.hub() {
+            hub.is_of(peer.ip());
+        }
         let (_ending, told) = watch::channel(Ending::No);
-        welcome(self.shared, Link::new(stream), peer, self.rules, told).await;
+        welcome(current, Link::new(stream), peer, told).await;
         Ok(())
     }
 
@@ -179,24 +136,35 @@ impl Server {
                 }
             });
         }
+        let data_node = now(&self.current).shared.config.data_node;
+        let mut helpers = JoinSet::new();
+        // What a data node writes to are its front end's drafts.
+        if !data_node {
+            helpers.spawn(sweep(self.current.clone()));
+        }
         tokio::pin!(end);
         loop {
             tokio::select! {
                 () = &mut end => break,
                 Some((client, peer)) = clients.recv() => {
-                    let (shared, rules, told) = (self.shared.clone(), self.rules.clone(), told.clone());
+                    let (current, told) = (now(&self.current), told.clone());
                     sessions.spawn(async move {
+                        // Clients send ABOR, or what goes before it, as urgent data; a byte that was lost would spoil the line.
+                        if let Err(error) = client.keep_urgent_bytes() {
+                            tracing::warn!(%peer, %error, "urgent data of a client would be lost");
+                        }
                         let Ok(stream) = client.into_stream() else { return };
-                        welcome(shared, Link::new(stream), peer, rules, told).await;
+                        welcome(current, Link::new(stream), peer, told).await;
                     });
                 }
                 Some(_) = sessions.join_next(), if !sessions.is_empty() => {}
             }
         }
         accepting.abort_all();
+        helpers.abort_all();
         let _ = ending.send(Ending::Soon);
         let drained = async { while sessions.join_next().await.is_some() {} };
-        if tokio::time::timeout(self.shared.config.limits.drain.0, drained).await.is_ok() {
+        if tokio::time::timeout(now(&self.current).shared.config.limits.drain.0, drained).await.is_ok() {
             return 0;
         }
         let unfinished = sessions.len();
@@ -207,25 +175,42 @@ impl Server {
     }
 }
 
-/// Where one is to begin with of whom all is known.
-fn home(trusted: &Trusted) -> Key {
-    let beneath = trusted.home.strip_prefix(&trusted.root).ok();
-    beneath.and_then(|path| Key::parse(path.as_os_str().as_bytes()).ok()).unwrap_or_default()
+/// Changes what a running server serves. Clones are of the same server.
+#[derive(Debug, Clone)]
+pub struct Reloader {
+    current: Arc<Mutex<Current>>,
+    gateways: Option<Arc<dyn Gateways>>,
+}
+
+impl Reloader {
+    /// Serves by `config` those who connect from here on; who is connected keeps what he has. All that it names is opened and read
+    /// anew: directories, keys, certificates, revocation lists, the grid-mapfile. Connections that there are count against its limits.
+    /// Whether it listens elsewhere, or is a data node, is not changed. Blocks while files are read.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; then nothing is changed.
+    pub fn reload(&self, config: Config) -> Result<(), ConfigError> {
+        let before = now(&self.current);
+        let fixed = &before.shared.config;
+        let config = Config { listen: fixed.listen.clone(), data_node: fixed.data_node, ..config };
+        let new = Current::of(config, self.gateways.clone(), Some(&before.shared))?;
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+}
+
+fn now(current: &Mutex<Current>) -> Current {
+    current.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Serves a client, if there is room for him.
-async fn welcome(
-    shared: Arc<Shared>,
-    mut link: Link,
-    peer: SocketAddr,
-    rules: Arc<Rules>,
-    told: watch::Receiver<Ending>,
-) {
-    let place = shared.places.clone().try_acquire_owned();
+async fn welcome(current: Current, mut link: Link, peer: SocketAddr, told: watch::Receiver<Ending>) {
+    let Current { shared, rules } = current;
+    let place = shared.places.add((), shared.config.limits.connections);
     // All that come to a data node come from its front end.
     let most = if shared.config.data_node { usize::MAX } else { shared.config.limits.per_address };
     let counted = shared.addresses.add(network(peer.ip()), most);
-    if let (Ok(_place), Some(_counted)) = (place, counted) {
+    if let (Some(_place), Some(_counted)) = (place, counted) {
         return Connection::serve(shared, link, peer, rules, told).await;
     }
     tracing::warn!(%peer, "there are too many connections");
@@ -233,11 +218,4 @@ async fn welcome(
     if link.write(&refusal.encode(), FAREWELL).await.is_ok() {
         let _ = link.close().await;
     }
-}
-
-/// What this host calls itself.
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
 }

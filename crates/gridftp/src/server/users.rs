@@ -11,7 +11,7 @@ use phoebus_files::store::Store;
 use phoebus_gsi::gridmap::GridMap;
 use ring::pbkdf2;
 use ring::rand::{SecureRandom, SystemRandom};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -68,15 +68,16 @@ impl std::fmt::Debug for Hashed {
 }
 
 impl Users {
-    /// Those of a configuration, whose directories are opened.
-    pub(super) fn new(config: &Config) -> Result<Self, ConfigError> {
+    /// Those of a configuration, whose directories are opened; what they have is counted on from `before`.
+    pub(super) fn new(config: &Config, before: Option<&Self>) -> Result<Self, ConfigError> {
         let trusted = config.trusted.as_ref().map(own).transpose()?;
         let anonymous = match &config.anonymous {
             Some(all) => {
                 let (read_only, third_party) = (all.read_only, all.third_party);
                 let account =
                     Account { name: "anonymous".to_owned(), read_only, third_party, keyed_third_party: false };
-                Some(served(account, &all.root, all.quota, all.account.as_deref())?)
+                let counted = before.and_then(|before| before.anonymous.as_ref());
+                Some(served(account, &all.root, (all.quota, counted), all.account.as_deref())?)
             }
             None => None,
         };
@@ -93,7 +94,8 @@ impl Users {
             };
             let (read_only, third_party) = (user.read_only, user.third_party);
             let account = Account { name: user.name.clone(), read_only, third_party, keyed_third_party: false };
-            let served = served(account, &user.root, user.quota, user.account.as_deref())?;
+            let counted = before.and_then(|before| before.named.get(&user.name)).map(|(_, served)| served);
+            let served = served(account, &user.root, (user.quota, counted), user.account.as_deref())?;
             named.insert(user.name.clone(), (hashed, served));
         }
         let gridmap = match &config.gsi {
@@ -119,13 +121,35 @@ impl Users {
         })
     }
 
+    /// Those who may change what is in their directories, one for each directory and account of the system.
+    pub(super) fn writers(&self, config: &Config) -> Vec<Served> {
+        let all = config.anonymous.iter().map(|all| (&all.root, &all.account, self.anonymous.as_ref()));
+        let named = config.users.iter().map(|user| {
+            let served = self.named.get(&user.name).map(|(_, served)| served);
+            (&user.root, &user.account, served)
+        });
+        let mut seen = HashSet::new();
+        let writers = all.chain(named).filter_map(|(root, account, served)| {
+            let served = served.filter(|served| !served.account.read_only)?;
+            seen.insert((root, account)).then(|| served.clone())
+        });
+        writers.collect()
+    }
+
+    /// Whether there is nothing to be looked at: it is known who the client is, or he may be anybody.
+    pub(super) fn needs_no_password(&self, user: &str) -> bool {
+        self.trusted.is_some() || is_anonymous(user)
+    }
+
+    /// Whether the configuration names this user.
+    pub(super) fn knows(&self, user: &str) -> bool {
+        self.named.contains_key(user)
+    }
+
     /// Who `user` is, if this is his password. Takes a while, on purpose.
     pub(super) fn login(&self, user: &str, password: &[u8]) -> Option<Served> {
-        if self.trusted.is_some() {
-            return self.trusted.clone();
-        }
-        if is_anonymous(user) {
-            return self.anonymous.clone();
+        if self.needs_no_password(user) {
+            return self.trusted.clone().or_else(|| self.anonymous.clone());
         }
         let (hashed, served) = match self.named.get(user) {
             Some((Some(hashed), served)) => (hashed, Some(served)),
@@ -186,16 +210,22 @@ fn own(trusted: &Trusted) -> Result<Served, ConfigError> {
     Ok(Served { account, store: Arc::new(store.called("")), limited: None })
 }
 
-fn served(account: Account, root: &Path, quota: Quota, system: Option<&str>) -> Result<Served, ConfigError> {
+/// A user; what he has is counted on from what he was `before`, where that was the same directory.
+fn served(
+    account: Account,
+    root: &Path,
+    (quota, before): (Quota, Option<&Served>),
+    system: Option<&str>,
+) -> Result<Served, ConfigError> {
     let store = store(&account.name, root, system)?;
     if quota == Quota::default() {
-        return Ok(Served { account, store, limited: None });
+        return Ok(Served { account, store: Arc::new(store), limited: None });
     }
-    let limited = Limited::new(store, root, quota);
+    let limited = Limited::new(store, root, quota, before.and_then(|before| before.limited.as_ref()));
     Ok(Served { account, store: Arc::new(limited.clone()), limited: Some(limited) })
 }
 
-fn store(user: &str, root: &Path, system: Option<&str>) -> Result<Arc<dyn Store>, ConfigError> {
+fn store(user: &str, root: &Path, system: Option<&str>) -> Result<Local, ConfigError> {
     let opened = Local::new(root, Links::Beneath);
     let opened = opened.map_err(|error| ConfigError::Value(format!("the root of {user}: {error}")))?;
     // Clients see no more of where it is than they can reach.
@@ -204,12 +234,12 @@ fn store(user: &str, root: &Path, system: Option<&str>) -> Result<Arc<dyn Store>
         if std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
             tracing::warn!(user, "files are read and written as root, since no account is configured");
         }
-        return Ok(Arc::new(opened));
+        return Ok(opened);
     };
     let identity = Identity::named(system);
     let identity =
         identity.map_err(|error| ConfigError::Value(format!("the account \"{system}\" of {user}: {error}")))?;
-    Ok(Arc::new(opened.acting_as(identity)))
+    Ok(opened.acting_as(identity))
 }
 
 /// `password` as a configuration has it.

@@ -1,30 +1,33 @@
 //! What sessions leave to be done: logging in, listening, names and listings. Transfers are in `moving`.
 
 use super::answer::Failure;
+use super::count::Counted;
+use super::current::Shared;
+use super::memory::Held;
 use super::moving::{facts_line, lines};
-use super::serve::Shared;
 use super::session::names::doubled;
 #[cfg(feature = "kerberos")]
 use super::session::secured::{Agreed, by_kerberos};
-use super::session::task::{FileTask, Format, Listening, Outcome, Said, Task};
+use super::session::task::{FileTask, Format, Identity, Listening, Outcome, Said, Task};
 use super::stripes::Stripes;
 use super::users::Served;
 use crate::data::Channel;
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::{Kind, Store};
-use phoebus_files::{Error, Sort};
+use phoebus_files::{Error, Sort, is_engines};
 use phoebus_proto::gridftp::address::print_port;
+use phoebus_proto::gridftp::command::Secret;
 use phoebus_proto::gridftp::marker::{Perf, print_ranges};
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::gridftp::time::Stamp;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// The most bytes of a listing on the control channel: clients have limits for answers, too.
-const MAX_LISTED: usize = 32 << 20;
+/// What a line of a listing takes beside its text.
+const LINE_COST: usize = 32;
 
 /// What works for one session.
 #[derive(Debug)]
@@ -33,10 +36,14 @@ pub(super) struct Worker {
     /// Both ends of the control connection.
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
+    /// What an answer keeps until it has been said.
+    pub(super) held: Held,
     /// Who is logged in.
     pub(super) served: Option<Served>,
     /// The data channel that is open, and of which generation of the session's address it is.
     pub(super) channel: Option<(u64, Channel)>,
+    /// The port that its data channel listens on, so that other sessions of this server may connect there.
+    pub(super) listens: Option<Counted<u16>>,
     /// The data nodes that are at work for it.
     pub(super) stripes: Option<Stripes>,
 }
@@ -45,8 +52,16 @@ pub(super) struct Worker {
 #[derive(Debug)]
 pub(super) struct Tell {
     pub(super) replies: mpsc::Sender<Reply>,
-    pub(super) asks: mpsc::Sender<oneshot::Sender<bool>>,
+    pub(super) asks: mpsc::Sender<Ask>,
     pub(super) stop: watch::Receiver<bool>,
+}
+
+/// The question whether the client is there.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) answer: oneshot::Sender<bool>,
+    /// Since when the client may have been killed, and its control connection's end be on its way; none where that is known otherwise.
+    pub(super) doubted_since: Option<Instant>,
 }
 
 impl Tell {
@@ -65,10 +80,11 @@ impl Tell {
         }
     }
 
-    /// Whether the control connection has not ended, as far as is known now.
-    pub(super) async fn is_client_there(&self) -> bool {
+    /// Whether the control connection has not ended, as far as is known now; or, where the client may have been killed at some moment,
+    /// so long after it that its end would be here.
+    pub(super) async fn is_client_there(&self, doubted_since: Option<Instant>) -> bool {
         let (answer, answered) = oneshot::channel();
-        self.asks.send(answer).await.is_ok() && answered.await.unwrap_or(false)
+        self.asks.send(Ask { answer, doubted_since }).await.is_ok() && answered.await.unwrap_or(false)
     }
 }
 
@@ -78,20 +94,17 @@ impl Worker {
         let stoppable = task.is_stoppable();
         let done = match task {
             Task::Login { user, password, identity } => {
-                let server = self.server.clone();
-                let served = tokio::task::spawn_blocking(move || match identity {
-                    Some(identity) => server.users.mapped(&user, &identity),
-                    None => server.users.login(&user, &password.0),
-                })
-                .await;
-                self.served = served.ok().flatten();
-                (self.channel, self.stripes) = (None, None);
-                return Outcome::Login(self.served.as_ref().map(|served| served.account.clone()));
+                (self.served, self.channel, self.stripes) = (None, None, None);
+                return tokio::select! {
+                    outcome = self.login(user, password, identity) => outcome,
+                    // Who has gone waits for nothing.
+                    () = tell.stopped() => Outcome::Login(None),
+                };
             }
             #[cfg(feature = "kerberos")]
             Task::Agree(asking) => {
-                let agreed = tokio::task::spawn_blocking(move || by_kerberos(*asking)).await;
-                return Outcome::Agreed(agreed.unwrap_or_else(|_| Agreed::Failed("not agreed".to_owned())));
+                let agreed = self.server.checks.run(self.peer.ip(), move || by_kerberos(*asking)).await;
+                return Outcome::Agreed(agreed.unwrap_or_else(|| Agreed::Failed("not agreed".to_owned())));
             }
             Task::Transfer(transfer) => return Outcome::Answer(self.transfer(*transfer, tell).await),
             Task::ListenAndTransfer(transfer) => {
@@ -147,6 +160,37 @@ impl Worker {
         done.unwrap_or_else(|failure| Outcome::Answer(failure.reply()))
     }
 
+    /// Looks who `user` is. That it is not he is said after a while, and the log knows at once.
+    async fn login(&mut self, user: String, password: Secret, identity: Option<Identity>) -> Outcome {
+        let (server, peer) = (self.server.clone(), self.peer);
+        let by = if identity.is_some() { "certificate or ticket" } else { "password" };
+        let known = server.users.knows(&user);
+        // The log has no names that the configuration lacks: one may be a password that was typed too early.
+        let name = if known { user.clone() } else { "(unknown)".to_owned() };
+        let served = match identity {
+            Some(identity) => server.users.mapped(&user, &identity),
+            None if server.users.needs_no_password(&user) => server.users.login(&user, &password.0),
+            None => {
+                let users = server.clone();
+                let check = server.checks.run(peer.ip(), move || users.users.login(&user, &password.0));
+                match tokio::time::timeout(server.config.limits.login.0, check).await {
+                    Ok(served) => served.flatten(),
+                    Err(_) => {
+                        tracing::warn!(%peer, user = name, "a login was not looked at in time, for too many were waiting");
+                        return Outcome::Answer(Reply::new(421, "too many logins are waiting; try again later"));
+                    }
+                }
+            }
+        };
+        if served.is_none() {
+            let delay = server.failures.another(peer.ip(), Instant::now());
+            tracing::warn!(%peer, user = name, by, seconds = delay.as_secs_f64(), "a login failed, and its answer waits");
+            tokio::time::sleep(delay).await;
+        }
+        self.served = served;
+        Outcome::Login(self.served.as_ref().map(|served| served.account.clone()))
+    }
+
     /// Has the log know of what was changed, or was not.
     fn noted(&self, what: &str, done: Result<&Reply, Reply>) {
         let (peer, user) = (self.peer, self.served.as_ref().map_or("", |served| served.account.name.as_str()));
@@ -175,6 +219,7 @@ impl Worker {
         if let Some(public) = self.server.config.data.public.filter(|public| public.is_ipv4() == addr.is_ipv4()) {
             addr.set_ip(public);
         }
+        self.listens = self.server.data_ports.add(addr.port(), usize::MAX);
         self.channel = Some((generation, channel));
         Ok(Outcome::Listening(answer, addr))
     }
@@ -196,7 +241,15 @@ impl Worker {
         }
     }
 
-    async fn file(&self, task: FileTask) -> Result<Reply, Failure> {
+    async fn file(&mut self, task: FileTask) -> Result<Reply, Failure> {
+        match &task {
+            FileTask::MakeDir(key) | FileTask::RemoveDir(key) => nobodys(key)?,
+            FileTask::Set { key, .. } | FileTask::Checksum { key, .. } => nobodys(key)?,
+            FileTask::Rename(from, to) => nobodys(from).and_then(|()| nobodys(to))?,
+            // They are there to be looked at, and removed.
+            FileTask::Remove(_) | FileTask::Size { .. } | FileTask::Modified(_) => {}
+            FileTask::Facts { .. } | FileTask::List { .. } => {}
+        }
         let store = self.store()?;
         let done = |text: &str| Reply::new(250, text);
         Ok(match task {
@@ -210,7 +263,11 @@ impl Worker {
                 done("the directory is removed")
             }
             FileTask::Remove(key) => {
-                store.remove(&key).await?;
+                // A name of the server's own is taken from under no transfer.
+                match is_engines(key.name()) {
+                    true => store.discard(&key, None).await?,
+                    false => store.remove(&key).await?,
+                }
                 done("removed")
             }
             FileTask::Rename(from, to) => {
@@ -253,8 +310,21 @@ impl Worker {
                 let line = line.ok_or_else(|| Failure::say(553, "its name cannot be listed"))?;
                 Reply::of_lines(250, [b"Listing:".to_vec(), [b" ", &line[..]].concat(), b"End".to_vec()])
             }
-            FileTask::List { key, format, code } => listing(store, key, format, code).await?,
+            FileTask::List { key, format, code } => {
+                listing(store, (key, format), code, self.server.config.limits.listing.0, &mut self.held).await?
+            }
         })
+    }
+}
+
+/// Refuses the names of the server's own drafts: they hold what others send, and what a client put there would be taken for that.
+///
+/// # Errors
+/// The answer.
+pub(super) fn nobodys(key: &Key) -> Result<(), Failure> {
+    match is_engines(key.name()) {
+        true => Err(Failure::say(553, format!("{} is a name of the server's own drafts", quoted(key)))),
+        false => Ok(()),
     }
 }
 
@@ -276,17 +346,30 @@ pub(super) fn quoted(key: &Key) -> String {
 }
 
 /// A listing as an answer.
-async fn listing(store: Arc<dyn Store>, key: Key, format: Format, code: u16) -> Result<Reply, Failure> {
+async fn listing(
+    store: Arc<dyn Store>,
+    (key, format): (Key, Format),
+    code: u16,
+    most: u64,
+    held: &mut Held,
+) -> Result<Reply, Failure> {
     let mut listed = lines(store, key, format).await?;
     let mut all = vec![b"Listing:".to_vec()];
     let mut bytes = 0;
     while let Some(lines) = listed.more().await? {
         for line in lines {
-            bytes += line.len() + 3;
-            if bytes > MAX_LISTED {
+            bytes += line.len() as u64 + 3;
+            if bytes > most {
                 return Err(Failure::say(
                     552,
                     "the listing is too long for the control channel; MLSD and LIST have no limit",
+                ));
+            }
+            // The text is there twice while it is said: as lines, and as they are sent.
+            if !held.try_add((2 * line.len() + LINE_COST) as u64) {
+                return Err(Failure::say(
+                    450,
+                    "too many listings wait to be read on control channels; try again later, or MLSD and LIST",
                 ));
             }
             all.push([b" ", &line[..]].concat());

@@ -30,6 +30,8 @@ pub struct Client {
     pub aim: Option<SocketAddr>,
     pub files: Files,
     pub rest: usize,
+    /// Whether it says nothing any more.
+    pub mute: bool,
     from: String,
     log: Arc<Mutex<Vec<String>>>,
 }
@@ -54,6 +56,7 @@ impl Fake {
                     aim: None,
                     files: files.clone(),
                     rest: 0,
+                    mute: false,
                     from: String::new(),
                     log: Arc::clone(&log),
                 };
@@ -103,6 +106,9 @@ impl Client {
 
     /// Sends a line, or several.
     pub fn say(&mut self, line: &str) {
+        if self.mute {
+            return;
+        }
         // A client that has gone does not hear it.
         let _ = self.control.get_mut().write_all(format!("{line}\r\n").as_bytes());
     }

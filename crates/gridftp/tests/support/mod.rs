@@ -3,14 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+pub mod credentials;
 pub mod flow;
 pub mod gct;
 pub mod lab;
 pub mod port;
 pub mod works;
 
+use phoebus_gridftp::server::config::ConfigError;
 use phoebus_gridftp::server::config::{Anonymous, Gsi, User};
-use phoebus_gridftp::server::{Config, Quota, Server};
+use phoebus_gridftp::server::{Config, Quota, Reloader, Server};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -26,6 +28,9 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Serve {
     runtime: Option<Runtime>,
     addr: SocketAddr,
+    /// What it was started with, and what changes it.
+    config: Config,
+    reloader: Reloader,
     /// `root`, what it serves, and `local`, what clients have.
     dir: TempDir,
 }
@@ -53,10 +58,10 @@ impl Serve {
         let mut config = Config { listen, anonymous: Some(anonymous), ..Config::default() };
         change(&mut config);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let server = runtime.block_on(async { Server::start(config) }).unwrap();
-        let addr = server.addresses()[0];
+        let server = runtime.block_on(async { Server::start(config.clone()) }).unwrap();
+        let (addr, reloader) = (server.addresses()[0], server.reloader());
         runtime.spawn(server.run(std::future::pending()));
-        Self { runtime: Some(runtime), addr, dir }
+        Self { runtime: Some(runtime), addr, config, reloader, dir }
     }
 
     /// One that believes the lab's authority, and whose user is jane.
@@ -85,6 +90,13 @@ impl Serve {
             });
             change(config);
         })
+    }
+
+    /// Has it serve those who connect from now on by its configuration with this change.
+    pub fn reload(&self, change: impl FnOnce(&mut Config)) -> Result<(), ConfigError> {
+        let mut config = self.config.clone();
+        change(&mut config);
+        self.reloader.reload(config)
     }
 
     /// Its port on 127.0.0.1.
@@ -183,6 +195,7 @@ pub fn python_by(mut command: Command, serve: &Serve, script: &str) -> Output {
     let before = "import ftplib, io, os, socket, struct, sys, time\n\
         host, port, dir = '127.0.0.1', int(sys.argv[1]), sys.argv[2]\n\
         def login(name='anonymous', password='me@'):\n    f = ftplib.FTP(timeout=30)\n    f.connect(host, port)\n    f.login(name, password)\n    return f\n\
+        class Resuming(ftplib.FTP_TLS):\n    def ntransfercmd(self, cmd, rest=None):\n        s, size = ftplib.FTP.ntransfercmd(self, cmd, rest)\n        if self._prot_p: s = self.context.wrap_socket(s, server_hostname=self.host, session=self.sock.session)\n        return s, size\n\
         def refused(f, line, *codes):\n    try: a = f.sendcmd(line)\n    except ftplib.Error as e: a = str(e)\n    assert a[:3] in codes, (line, a)\n    return a\n\
         def answer(f):\n    try: return f.voidresp()\n    except ftplib.Error as e: return str(e)\n\
         def reset(s): s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); s.close()\n";

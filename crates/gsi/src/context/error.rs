@@ -19,6 +19,14 @@ pub enum HandshakeError {
         /// Who was asked for.
         host: String,
     },
+    /// A proxy where a host's own certificate was expected.
+    #[error("the peer presents a proxy of {identity}; the certificate of host {host} itself was expected")]
+    ProxyAsHost {
+        /// Who it is.
+        identity: String,
+        /// Who was asked for.
+        host: String,
+    },
     /// Another person.
     #[error("the peer is {identity}; {expected} was expected")]
     OtherSubject {

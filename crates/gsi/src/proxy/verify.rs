@@ -13,6 +13,7 @@ pub const MAX_CHAIN: usize = 32;
 #[derive(Debug, Clone)]
 pub struct Verified {
     identity: Certificate,
+    end_entity: Certificate,
     limited: bool,
     proxies: usize,
     not_after: i64,
@@ -127,10 +128,17 @@ impl Verified {
         &self.chain
     }
 
-    /// Whether the certificate was issued for this host name or address, as GCT asks: an alternative name (RFC 2818), or
-    /// a common name `host`, `host/NAME` or `ftp/NAME` where it has no alternative DNS names.
+    /// Whether the peer presented the certificate of this host name or address itself, and no proxy: whoever holds any
+    /// certificate can give a proxy a host's name.
     pub fn is_host(&self, host: &str) -> bool {
-        crate::host::matches(&self.identity, host)
+        self.proxies == 0 && self.is_host_or_its_proxy(host)
+    }
+
+    /// The same where the peer may also present a proxy made from the host's certificate. The names are those of the end
+    /// entity certificate, as GCT reads them: an alternative name (RFC 2818), or a common name `host`, `host/NAME` or
+    /// `ftp/NAME` where it has no alternative DNS names. The names of proxies do not count.
+    pub fn is_host_or_its_proxy(&self, host: &str) -> bool {
+        crate::host::matches(&self.end_entity, host)
     }
 }
 
@@ -165,7 +173,8 @@ pub fn verify(
     let identity =
         chain[..proxies].iter().find(|proxy| rights(proxy) == Some(Rights::Independent)).unwrap_or(end_entity).clone();
     let not_after = chain[..=proxies].iter().map(Certificate::not_after).min().unwrap_or(i64::MIN);
-    Ok(Verified { identity, limited: rights(leaf) == Some(Rights::Limited), proxies, not_after, chain })
+    let (end_entity, limited) = (end_entity.clone(), rights(leaf) == Some(Rights::Limited));
+    Ok(Verified { identity, end_entity, limited, proxies, not_after, chain })
 }
 
 /// Checks the proxy at `depth`, 0 being the leaf, against the certificate it was made from.

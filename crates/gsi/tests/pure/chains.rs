@@ -8,7 +8,7 @@ use phoebus_gsi::proxy::verify::{ChainError, MAX_CHAIN, ProxyProblem, Verified, 
 use phoebus_gsi::proxy::{Format, Kind, Rights};
 use rcgen::KeyUsagePurpose;
 
-use crate::world::{NOW, USER, WORLD, entity, key};
+use crate::world::{HOST, NOW, USER, WORLD, entity, independent_proxy, key};
 
 fn check(chain: &[Certificate], now: i64) -> Result<Verified, ChainError> {
     verify(chain.to_vec(), &WORLD.trust, &provider(), now)
@@ -48,6 +48,20 @@ fn an_independent_proxy_is_itself() {
     let name = independent.certificate().subject().as_str();
     assert_eq!(check(independent.chain(), NOW).unwrap().identity(), name);
     assert_eq!(check(after.chain(), NOW).unwrap().identity(), name);
+}
+
+#[test]
+fn a_proxy_with_the_name_of_a_host_is_not_the_host() {
+    let mallory = independent_proxy("mallory", HOST);
+    let verified = check(mallory.chain(), NOW).unwrap();
+    assert_eq!(verified.identity(), format!("/O=Grid/OU=Test/CN=mallory/CN={HOST}"));
+    assert!(!verified.is_host(HOST) && !verified.is_host_or_its_proxy(HOST));
+    // A proxy of the host's own certificate counts only for who says so, whatever rights it has.
+    for rights in [Rights::Full, Rights::Limited, Rights::Independent] {
+        let service = made(&WORLD.host, &Terms { rights, ..full() });
+        let verified = check(service.chain(), NOW).unwrap();
+        assert!(!verified.is_host(HOST) && verified.is_host_or_its_proxy(HOST));
+    }
 }
 
 #[test]

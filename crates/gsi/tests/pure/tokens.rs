@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::kx_group::SECP384R1;
 
-use crate::world::{HOST, NOW, USER, WORLD};
+use crate::world::{HOST, NOW, USER, WORLD, independent_proxy};
 
 fn user() -> Endpoint {
     WORLD.endpoint(&create(&WORLD.user, &Terms::delegation(false), &provider(), NOW).unwrap())
@@ -61,6 +61,25 @@ fn both_ends_learn_who_the_other_is() {
         let verified = verify(lent.chain().to_vec(), &WORLD.trust, &provider(), NOW).unwrap();
         assert_eq!((verified.identity(), verified.proxies()), (USER, 2));
     }
+}
+
+#[test]
+fn a_client_refuses_a_server_that_calls_itself_by_a_proxy() {
+    let refused = |server: &Endpoint, expect: Expect| {
+        let (mut client, token) = Context::initiate(&user(), expect, Delegation::Full, NOW).unwrap();
+        let mut server = Context::accept(server, Expect::Anyone, NOW).unwrap();
+        let Step::Continue(answer) = server.step(&token).unwrap() else { panic!("the server has to answer") };
+        client.step(&answer).err()
+    };
+    let mallory = WORLD.endpoint(&independent_proxy("mallory", HOST));
+    let service = WORLD.endpoint(&create(&WORLD.host, &Terms::delegation(false), &provider(), NOW).unwrap());
+    for server in [&mallory, &service] {
+        let error = refused(server, Expect::Host(HOST.into())).unwrap();
+        assert!(matches!(error, HandshakeError::ProxyAsHost { .. }), "{error}");
+    }
+    let error = refused(&mallory, Expect::HostOrItsProxy(HOST.into())).unwrap();
+    assert!(matches!(error, HandshakeError::OtherHost { .. }), "{error}");
+    assert_eq!(refused(&service, Expect::HostOrItsProxy(HOST.into())), None);
 }
 
 #[test]

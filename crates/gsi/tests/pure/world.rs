@@ -7,7 +7,10 @@ use phoebus_gsi::context::Endpoint;
 use phoebus_gsi::credential::{Credential, Key, provider};
 use phoebus_gsi::trust::policy::SigningPolicy;
 use phoebus_gsi::trust::{MissingPolicy, TrustStore};
-use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
 
 /// The time of all tests here, in seconds since 1970.
 pub(crate) const NOW: i64 = 1_800_000_000;
@@ -64,6 +67,27 @@ impl World {
     pub(crate) fn endpoint(&self, credential: &Credential) -> Endpoint {
         Endpoint { credential: credential.clone(), trust: Arc::clone(&self.trust), provider: provider() }
     }
+}
+
+/// A credential by the common name, and a proxy of it that calls itself independent and has `proxy_name` as its last
+/// common name (RFC 3820, §3.8), as its holder can make without any authority's help.
+pub(crate) fn independent_proxy(common_name: &str, proxy_name: &str) -> Credential {
+    let owner_key = KeyPair::generate().unwrap();
+    let owner = parameters(common_name);
+    let owner_pem = owner.clone().signed_by(&owner_key, &WORLD.issuer).unwrap().pem();
+    let mut proxy = owner.clone();
+    // A second common name, which rcgen takes under another kind only.
+    proxy.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 3]), proxy_name);
+    // ProxyCertInfo with id-ppl-independent.
+    let mut information = CustomExtension::from_oid_content(
+        &[1, 3, 6, 1, 5, 5, 7, 1, 14],
+        b"\x30\x0c\x30\x0a\x06\x08\x2b\x06\x01\x05\x05\x07\x15\x02".to_vec(),
+    );
+    information.set_criticality(true);
+    proxy.custom_extensions.push(information);
+    let key = KeyPair::generate().unwrap();
+    let pem = proxy.signed_by(&key, &Issuer::new(owner, owner_key)).unwrap().pem() + &key.serialize_pem() + &owner_pem;
+    Credential::from_pem(pem.as_bytes(), proxy_name, &provider()).unwrap()
 }
 
 /// A credential by this issuer.

@@ -56,6 +56,11 @@ impl Gauge {
         })
     }
 
+    /// When the connection began.
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
+
     pub(super) fn acked(&self) -> u64 {
         self.acked.load(Relaxed)
     }

@@ -4,13 +4,27 @@ use super::bell::lock;
 use super::stream::Shared;
 use quinn::{Endpoint, VarInt};
 use std::net::SocketAddr;
-use std::sync::{Mutex, Weak};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
+use tokio::runtime::Handle;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     endpoints: Mutex<Vec<Endpoint>>,
+    /// Those of listeners that are gone, whose connections go on. A listener that comes to the same address takes one over: the
+    /// socket cannot be had a second time.
+    left: Mutex<Vec<Arc<Left>>>,
     connections: Mutex<Vec<Weak<Shared>>>,
+}
+
+/// An endpoint without a listener.
+#[derive(Debug)]
+struct Left {
+    at: SocketAddr,
+    endpoint: Endpoint,
+    note: Option<Arc<str>>,
 }
 
 impl Known {
@@ -25,25 +39,54 @@ impl Known {
         connections.push(connection);
     }
 
-    /// Ends all connections with those who have proved to be `name`.
-    pub(super) fn abandon(&self, name: &str, code: VarInt, reason: &str) {
-        let named = |shared: &Shared| shared.identity.names.iter().any(|own| own.eq_ignore_ascii_case(name));
+    /// Ends all connections, begun `before` that time, with those who have proved to be `name`.
+    pub(super) fn abandon(&self, name: &str, before: Instant, code: VarInt, reason: &str) {
+        let named = |shared: &Shared| {
+            shared.gauge.started() <= before && shared.identity.names.iter().any(|own| own.eq_ignore_ascii_case(name))
+        };
         for shared in lock(&self.connections).iter().filter_map(Weak::upgrade).filter(|shared| named(shared)) {
             shared.connection.close(code, reason.as_bytes());
         }
     }
 
+    /// Has no more streams opened on the connections with those who have proved to be `name`.
+    pub(super) fn retire(&self, name: &str) {
+        for shared in lock(&self.connections).iter().filter_map(Weak::upgrade) {
+            if shared.identity.names.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+                shared.retired.store(true, Relaxed);
+            }
+        }
+    }
+
     /// Closes all endpoints with their connections, and waits until the peers could have heard of it.
     pub(super) async fn close(&self) {
-        let endpoints: Vec<Endpoint> = lock(&self.endpoints).drain(..).collect();
+        let mut endpoints: Vec<Endpoint> = lock(&self.endpoints).drain(..).collect();
+        endpoints.extend(lock(&self.left).drain(..).map(|left| left.endpoint.clone()));
         endpoints.iter().for_each(|endpoint| endpoint.close(0u32.into(), b""));
         for endpoint in endpoints {
             endpoint.wait_idle().await;
         }
     }
 
-    /// Forgets the endpoint of a listener that is gone.
-    pub(super) fn remove_endpoint(&self, local: SocketAddr) {
-        lock(&self.endpoints).retain(|endpoint| endpoint.local_addr().ok() != Some(local));
+    /// The listener of `endpoint`, bound to `at`, is gone: no connection is accepted any more. The endpoint is kept until its last
+    /// connection has ended, or a listener takes it over.
+    pub(super) fn leave(self: &Arc<Self>, at: SocketAddr, endpoint: &Endpoint, note: Option<Arc<str>>, on: &Handle) {
+        endpoint.set_server_config(None);
+        lock(&self.endpoints).retain(|endpoint| endpoint.local_addr().ok() != Some(at));
+        let left = Arc::new(Left { at, endpoint: endpoint.clone(), note });
+        lock(&self.left).push(left.clone());
+        let known = self.clone();
+        on.spawn(async move {
+            left.endpoint.wait_idle().await;
+            lock(&known.left).retain(|other| !Arc::ptr_eq(other, &left));
+        });
+    }
+
+    /// The endpoint that a listener has left at this address, with what its socket has to say.
+    pub(super) fn take_over(&self, at: SocketAddr) -> Option<(Endpoint, Option<Arc<str>>)> {
+        let mut all = lock(&self.left);
+        let index = all.iter().position(|left| left.at == at)?;
+        let left = all.swap_remove(index);
+        Some((left.endpoint.clone(), left.note.clone()))
     }
 }

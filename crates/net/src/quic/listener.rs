@@ -8,6 +8,7 @@ use super::drivers::Drivers;
 use super::failure::words;
 use super::gauge::Gauge;
 use super::known::Known;
+use super::peers::outlived;
 use super::reset_key::ResetKey;
 use super::settings::{self, PAYLOAD_MAX, Windows};
 use super::socket;
@@ -16,14 +17,15 @@ use super::{Options, identity};
 use crate::credentials::Credentials;
 use crate::profile::Profile;
 use crate::stream::Stream;
-use crate::transport::{Boxed, Listener, Pending};
+use crate::transport::{Boxed, Duplex, Listener, Pending};
 use phoebus_proto::session::Code;
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{Connection, Endpoint, Incoming, ServerConfig};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, mpsc, watch};
 use tokio::time::timeout;
@@ -47,8 +49,15 @@ pub(super) struct QuicListener {
     arrived: Mutex<mpsc::Receiver<(Arrived, SocketAddr)>>,
     local: SocketAddr,
     note: Option<Arc<str>>,
-    /// Dropped, it ends the accepting; streams that were accepted go on.
-    open: watch::Sender<()>,
+    /// With what code new streams are refused from the time on when it is set: the accepting has ended. Streams that were accepted
+    /// go on.
+    over: watch::Sender<Option<Code>>,
+    /// The code that it will be.
+    parting: OnceLock<Code>,
+    endpoint: Endpoint,
+    socket_note: Option<Arc<str>>,
+    drivers: Arc<Drivers>,
+    known: Arc<Known>,
 }
 
 /// Something to be accepted.
@@ -87,17 +96,26 @@ pub(super) fn listen(
 ) -> io::Result<QuicListener> {
     let on = drivers.handle();
     let _on = on.enter();
-    let (socket, note) = socket::open(addr, PAYLOAD_MAX)?;
-    let note = settings::note(profile, note.as_deref());
-    let key = options.reset_key.clone().map_or_else(ResetKey::random, Ok)?;
-    let mut config = key.endpoint();
-    config.max_udp_payload_size(PAYLOAD_MAX).map_err(io::Error::other)?;
     let base = base(credentials, options.protocol)?;
-    let endpoint = Endpoint::new_with_abstract_socket(config, Some(base.clone()), socket, drivers.runtime())?;
+    let (endpoint, socket_note) = match known.take_over(addr) {
+        Some((endpoint, note)) => {
+            endpoint.set_server_config(Some(base.clone()));
+            (endpoint, note)
+        }
+        None => {
+            let (socket, note) = socket::open(addr, PAYLOAD_MAX)?;
+            let key = options.reset_key.clone().map_or_else(ResetKey::random, Ok)?;
+            let mut config = key.endpoint();
+            config.max_udp_payload_size(PAYLOAD_MAX).map_err(io::Error::other)?;
+            let endpoint = Endpoint::new_with_abstract_socket(config, Some(base.clone()), socket, drivers.runtime())?;
+            (endpoint, note)
+        }
+    };
+    let note = settings::note(profile, socket_note.as_deref());
     known.add_endpoint(&endpoint);
     let local = endpoint.local_addr()?;
     let (arrived, waiting) = mpsc::channel(BACKLOG);
-    let (open, is_open) = watch::channel(());
+    let (over, is_over) = watch::channel(None);
     let server = Arc::new(Server {
         base,
         credentials: credentials.clone(),
@@ -110,8 +128,10 @@ pub(super) fn listen(
         arrived,
         handshakes: Semaphore::new(HANDSHAKES_MAX),
     });
-    on.spawn(accept_all(endpoint, server, is_open));
-    Ok(QuicListener { arrived: Mutex::new(waiting), local, note, open })
+    on.spawn(accept_all(endpoint.clone(), server, is_over));
+    let (drivers, known) = (drivers.clone(), known.clone());
+    let arrived = Mutex::new(waiting);
+    Ok(QuicListener { arrived, local, note, over, parting: OnceLock::new(), endpoint, socket_note, drivers, known })
 }
 
 /// What holds before it is known who connects.
@@ -127,11 +147,12 @@ fn base(credentials: &Credentials, protocol: &[u8]) -> io::Result<ServerConfig> 
     Ok(config)
 }
 
-async fn accept_all(endpoint: Endpoint, server: Arc<Server>, mut open: watch::Receiver<()>) {
+async fn accept_all(endpoint: Endpoint, server: Arc<Server>, mut over: watch::Receiver<Option<Code>>) {
     loop {
         let incoming = tokio::select! {
+            biased;
+            _ = over.changed() => None,
             incoming = endpoint.accept() => incoming,
-            _ = open.changed() => None,
         };
         let Some(incoming) = incoming else { break };
         if !incoming.remote_address_validated() {
@@ -140,21 +161,19 @@ async fn accept_all(endpoint: Endpoint, server: Arc<Server>, mut open: watch::Re
         } else if endpoint.open_connections() >= CONNECTIONS_MAX || server.handshakes.available_permits() == 0 {
             incoming.refuse();
         } else {
-            let (server, open) = (server.clone(), open.clone());
+            let (server, over) = (server.clone(), over.clone());
             tokio::spawn(async move {
                 if let Ok(permit) = server.handshakes.try_acquire() {
-                    server.serve(incoming, permit, open).await;
+                    server.serve(incoming, permit, over).await;
                 }
             });
         }
     }
-    endpoint.set_server_config(None);
-    server.known.remove_endpoint(server.local);
 }
 
 impl Server {
     /// Lets one connection in, and hands on its streams for as long as it lasts.
-    async fn serve(&self, incoming: Incoming, permit: SemaphorePermit<'_>, mut open: watch::Receiver<()>) {
+    async fn serve(&self, incoming: Incoming, permit: SemaphorePermit<'_>, mut over: watch::Receiver<Option<Code>>) {
         let from = incoming.remote_address();
         let (gauge, proof) = (Gauge::new(), self.credentials.proof());
         let connection = match timeout(HANDSHAKE_LIMIT, self.handshake(incoming, &gauge)).await {
@@ -180,15 +199,18 @@ impl Server {
         self.known.add(Arc::downgrade(&shared));
         loop {
             let stream = tokio::select! {
+                biased;
+                _ = over.changed() => break,
                 stream = connection.accept_bi() => stream,
-                _ = open.changed() => break,
             };
-            let Ok((send, receive)) = stream else { break };
+            let Ok((send, receive)) = stream else { return };
             let stream = Arrived::Stream(Box::new(QuicStream::new(shared.clone(), send, receive)));
             if self.arrived.send((stream, connection.remote_address())).await.is_err() {
                 break;
             }
         }
+        let code = over.borrow().unwrap_or(Code::AuthRequired);
+        refuse_streams(shared, code).await;
     }
 
     async fn handshake(&self, incoming: Incoming, gauge: &Arc<Gauge>) -> Result<Connection, String> {
@@ -208,6 +230,21 @@ impl Server {
     }
 }
 
+/// Refuses new streams of a connection whose listener is gone, until those that were accepted are over.
+async fn refuse_streams(shared: Arc<Shared>, code: Code) {
+    let over = outlived(shared.clone(), 2);
+    let mut over = pin!(over);
+    loop {
+        let stream = tokio::select! {
+            () = &mut over => return,
+            stream = shared.connection.accept_bi() => stream,
+        };
+        let Ok((send, receive)) = stream else { return };
+        // Dropped, it is reset.
+        QuicStream::new(shared.clone(), send, receive).blame(code);
+    }
+}
+
 impl Listener for QuicListener {
     fn accept(&self) -> Boxed<'_, io::Result<(Box<dyn Pending>, SocketAddr)>> {
         Box::pin(async {
@@ -224,6 +261,11 @@ impl Listener for QuicListener {
     fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
+
+    fn part(&self, code: Code) {
+        // The first counts.
+        let _ = self.parting.set(code);
+    }
 }
 
 impl Pending for Arrived {
@@ -239,6 +281,7 @@ impl Pending for Arrived {
 
 impl Drop for QuicListener {
     fn drop(&mut self) {
-        self.open.send_replace(());
+        self.over.send_replace(Some(self.parting.get().copied().unwrap_or(Code::AuthRequired)));
+        self.known.leave(self.local, &self.endpoint, self.socket_note.take(), self.drivers.handle());
     }
 }

@@ -53,7 +53,7 @@ use rustls::pki_types::CertificateDer;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The name of the session protocol in the handshake (RFC 7301; `docs/protocol/session.md`).
 pub const ALPN: &[u8] = b"phoebus/1";
@@ -113,6 +113,14 @@ impl Quic {
         Self { drivers, credentials, options, known, peers }
     }
 
+    /// Another one, which takes over addresses that listeners of this one have left while their connections go on.
+    #[must_use]
+    pub fn successor(&self, credentials: Credentials, options: Options) -> Self {
+        let (drivers, known) = (self.drivers.clone(), self.known.clone());
+        let peers = Peers::new(drivers.clone(), credentials.clone(), known.clone(), options.protocol);
+        Self { drivers, credentials, options, known, peers }
+    }
+
     /// As [`Transport::listen`], with other credentials for what is accepted there: [open](Credentials::open) ones, say.
     ///
     /// # Errors
@@ -138,10 +146,10 @@ impl Quic {
         self.peers.rebind()
     }
 
-    /// Ends the connections with the peer that has proved to be `name`, from either side, and all sessions on them: its
-    /// process is known to be dead, though the connections have only fallen silent.
-    pub fn abandon(&self, name: &str, code: Code, reason: &str) {
-        self.known.abandon(name, VarInt::from_u32(code.number().into()), reason);
+    /// Ends the connections with the peer that has proved to be `name`, begun from either side `before` that time, and all
+    /// sessions on them: its process is known to be dead, though the connections have only fallen silent.
+    pub fn abandon(&self, name: &str, before: Instant, code: Code, reason: &str) {
+        self.known.abandon(name, before, VarInt::from_u32(code.number().into()), reason);
     }
 
     /// Closes all connections, those of listeners too, and waits until their peers could have heard of it: some round
@@ -169,8 +177,12 @@ impl Transport for Quic {
         self.listen_as(addr, profile, &self.credentials)
     }
 
-    fn abandon(&self, name: &str, code: Code, reason: &str) {
-        self.abandon(name, code, reason);
+    fn abandon(&self, name: &str, before: Instant, code: Code, reason: &str) {
+        self.abandon(name, before, code, reason);
+    }
+
+    fn retire(&self, name: &str) {
+        self.known.retire(name);
     }
 }
 

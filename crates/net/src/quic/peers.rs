@@ -1,5 +1,5 @@
 //! Connections to peers: one to each, made when it is first needed, kept, and made again when it has died. A session is a
-//! stream of it and costs no round trip.
+//! stream of it and costs no round trip. One that was made with another congestion control than is wanted gets no more streams.
 
 use super::bell::lock;
 use super::drivers::Drivers;
@@ -82,11 +82,12 @@ impl Peers {
 
     async fn open_unhurried(&self, to: &Target, profile: &Profile) -> Result<QuicStream, Error> {
         let slot = self.slot(&(to.addr, to.name.clone()));
+        let control = settings::control_name(profile);
         loop {
             let (shared, is_new) = {
                 let mut slot = slot.lock().await;
                 match &mut *slot {
-                    Some(warm) if warm.shared.is_of_use() => {
+                    Some(warm) if warm.shared.is_of_use() && warm.shared.control == control => {
                         warm.used = Instant::now();
                         (warm.shared.clone(), false)
                     }
@@ -94,7 +95,7 @@ impl Peers {
                         let shared = self.dial(to, profile).await?;
                         let new = Warm { shared: shared.clone(), used: Instant::now() };
                         if let Some(old) = other.replace(new) {
-                            self.drivers.handle().spawn(outlived(old.shared));
+                            self.drivers.handle().spawn(outlived(old.shared, 1));
                         }
                         (shared, true)
                     }
@@ -192,12 +193,12 @@ impl Peers {
 }
 
 /// Keeps a connection that gets no more streams until the last one on it is over, and what is owed for that has gone out: dropped,
-/// it is closed at once.
-async fn outlived(shared: Arc<Shared>) {
+/// it is closed at once. So many `holders` are no streams, this one among them.
+pub(super) async fn outlived(shared: Arc<Shared>, holders: usize) {
     let mut was_unused = false;
     while shared.connection.close_reason().is_none() {
         tokio::time::sleep(PARTING).await;
-        let is_unused = Arc::strong_count(&shared) == 1;
+        let is_unused = Arc::strong_count(&shared) <= holders;
         if is_unused && was_unused {
             break;
         }

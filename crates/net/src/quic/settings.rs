@@ -30,6 +30,9 @@ const LONGEST_PATH: Duration = Duration::from_millis(500);
 const WINDOW: u64 = 64 << 20;
 /// What may wait to be sent on a connection at least, whatever it may have on its way: some milliseconds at a gigabit.
 const SEND_LEAST: u64 = 2 << 20;
+/// How often an idle connection says that it is there: once a second, as UDT does. A peer that is suspected to be dead is so
+/// known to live within a few seconds. Often enough for the tables of address translators.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// The bounds of a window made from a capacity.
 const WINDOW_BOUNDS: (u64, u64) = (1 << 20, 1 << 30);
 
@@ -84,8 +87,7 @@ pub(super) fn transport(profile: &Profile, payload: u16, gauge: &Arc<Gauge>) -> 
         .max_concurrent_uni_streams(0u32.into())
         .datagram_receive_buffer_size(None)
         .max_idle_timeout(Some(IdleTimeout::from(idle_millis)))
-        // Below the time-out, and often enough for the tables of most address translators.
-        .keep_alive_interval(Some(idle / 3))
+        .keep_alive_interval(Some(KEEP_ALIVE.min(idle / 3)))
         .stream_receive_window(VarInt::from_u64(windows.receive).unwrap_or(VarInt::MAX))
         // Of the connection: none. A session whose reader has stopped would use it up, and stop all others.
         .receive_window(VarInt::MAX)

@@ -13,6 +13,7 @@ use super::rate::{self, Allowance, INSIDE};
 use super::receive::Receive;
 use super::settings::{self, Windows};
 use crate::stats::Stats;
+use crate::stream::cooperative;
 use crate::transport::{Boxed, Change, Duplex, Identity, Security};
 use phoebus_proto::session::Code;
 use phoebus_proto::units::BitRate;
@@ -251,11 +252,11 @@ impl Duplex for QuicStream {
     }
 
     fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.readable.poll_ready(cx).map(Ok)
+        cooperative(cx, |cx| self.readable.poll_ready(cx)).map(Ok)
     }
 
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.writable.poll_ready(cx));
+        ready!(cooperative(cx, |cx| self.writable.poll_ready(cx)));
         if self.failure.get().is_some() {
             return Poll::Ready(Ok(()));
         }
@@ -335,6 +336,12 @@ impl Duplex for QuicStream {
 
     fn retire(&self) {
         self.shared.retired.store(true, Relaxed);
+    }
+
+    /// Counts frames of packets that could be decrypted, which nobody else can have sent.
+    fn heard(&self) -> Option<u64> {
+        let came = self.shared.connection.stats().frame_rx;
+        Some(came.acks + came.stream + came.ping + came.max_stream_data + came.stop_sending + came.reset_stream)
     }
 
     /// The send buffer is the connection's; the receive buffer and the congestion control were settled when it began.

@@ -78,6 +78,15 @@ impl Listener {
 }
 
 impl Accepted {
+    /// Leaves urgent bytes in the stream, where they were sent, in the place of taking them out of it (SO_OOBINLINE): for protocols of
+    /// Telnet's, whose clients send part of a command as urgent (RFC 854, Synch).
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn keep_urgent_bytes(&self) -> io::Result<()> {
+        socket2::SockRef::from(&self.io).set_out_of_band_inline(true)
+    }
+
     /// The connection, on the runtime of the caller.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ mod socket;
 
 pub use listener::{Accepted, Listener, listen};
 pub use plain::Plain;
+pub use socket::has_congestion_control;
 
 use crate::error::Error;
 use crate::profile::{CongestionControl, Profile};

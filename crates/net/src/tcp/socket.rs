@@ -115,6 +115,17 @@ fn set_congestion_control(socket: &Socket, asked: CongestionControl, notes: &mut
     Ok(())
 }
 
+/// Whether the kernel has a congestion control of this name; tried, since it may have to load it. One that it has and does
+/// not permit to this process counts as there.
+///
+/// # Errors
+/// There is no socket to be had.
+pub fn has_congestion_control(name: &str) -> io::Result<bool> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    let tried = socket.set_tcp_congestion(name.as_bytes());
+    Ok(!tried.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::NOENT)))
+}
+
 /// Whether this process may send by `control`: tried on a socket that goes nowhere.
 pub(super) fn may_use(control: CongestionControl) -> bool {
     let Some(name) = control.kernel_name() else { return !control.is_udts() };

@@ -4,7 +4,7 @@ use super::Mode;
 use super::engine::Engine;
 use super::fault::Fault;
 use crate::stats::Stats;
-use crate::stream::Stream;
+use crate::stream::{Stream, cooperative};
 use crate::transport::{Boxed, Change, Duplex, Identity, Security};
 use std::io;
 use std::net::SocketAddr;
@@ -216,7 +216,7 @@ impl Duplex for Connection {
     fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let state = self.lock();
         if state.fault.is_some() || (!self.shared.reads_raw(&state) && state.engine.is_readable()) {
-            return Poll::Ready(Ok(()));
+            return cooperative(cx, |_| Poll::Ready(Ok(())));
         }
         self.shared.io.poll_read_ready(cx)
     }
@@ -284,6 +284,10 @@ impl Duplex for Connection {
         self.send(state, false)
     }
 
+    fn widen(&self) {
+        self.shared.io.widen();
+    }
+
     fn set(&self, change: Change) -> io::Result<()> {
         self.shared.io.set(change)
     }
@@ -291,6 +295,10 @@ impl Duplex for Connection {
     /// Of the connection below: bytes and segments as they are on the wire.
     fn stats(&self) -> io::Result<Stats> {
         self.shared.io.stats()
+    }
+
+    fn heard(&self) -> Option<u64> {
+        self.shared.io.heard()
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

@@ -4,6 +4,7 @@ use super::link::{Link, State};
 use super::settings;
 use crate::profile::CongestionControl;
 use crate::stats::Stats;
+use crate::stream::cooperative;
 use crate::transport::{Boxed, Change, Duplex};
 use phoebus_proto::udt::CloseReason;
 use std::io;
@@ -69,21 +70,25 @@ impl Duplex for Connection {
     }
 
     fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = self.link.state();
-        if state.is_readable() {
-            return Poll::Ready(Ok(()));
-        }
-        state.reader = Some(cx.waker().clone());
-        Poll::Pending
+        cooperative(cx, |cx| {
+            let mut state = self.link.state();
+            if state.is_readable() {
+                return Poll::Ready(Ok(()));
+            }
+            state.reader = Some(cx.waker().clone());
+            Poll::Pending
+        })
     }
 
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = self.link.state();
-        if state.is_writable() {
-            return Poll::Ready(Ok(()));
-        }
-        state.writer = Some(cx.waker().clone());
-        Poll::Pending
+        cooperative(cx, |cx| {
+            let mut state = self.link.state();
+            if state.is_writable() {
+                return Poll::Ready(Ok(()));
+            }
+            state.writer = Some(cx.waker().clone());
+            Poll::Pending
+        })
     }
 
     fn is_quiet(&self) -> io::Result<bool> {
@@ -130,6 +135,10 @@ impl Duplex for Connection {
 
     fn disarm(&self) {
         self.disarmed.store(true, Ordering::Relaxed);
+    }
+
+    fn widen(&self) {
+        self.link.change(|state, _| state.connection.widen());
     }
 
     fn set(&self, change: Change) -> io::Result<()> {
@@ -188,6 +197,10 @@ impl Duplex for Connection {
             last_ack_ms: u32::try_from(now.saturating_sub(stats.last_heard).as_millis()).unwrap_or(u32::MAX),
             closed: connection.closed().is_some(),
         })
+    }
+
+    fn heard(&self) -> Option<u64> {
+        u64::try_from(self.link.state().connection.stats().last_heard.as_micros()).ok()
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

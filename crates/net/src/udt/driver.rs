@@ -72,7 +72,7 @@ impl Driver {
 
     /// Runs until the port is closed and its connections have ended.
     pub(super) fn run(&mut self) {
-        while !(self.stop && self.links.is_empty()) {
+        while !self.is_over() {
             self.run_errands();
             if self.may_receive {
                 self.receive();
@@ -83,6 +83,17 @@ impl Driver {
                 self.sleep();
             }
         }
+    }
+
+    /// Whether there is nothing left to do, and will not be: from then on nobody can take the port over.
+    fn is_over(&self) -> bool {
+        if !self.stop || !self.links.is_empty() {
+            return false;
+        }
+        let mut errands = self.hub.errands();
+        let over = errands.stop && errands.new.is_empty();
+        errands.dead |= over;
+        over
     }
 
     fn run_errands(&mut self) {

@@ -87,6 +87,17 @@ impl Port {
         Ok(Self(Arc::new(Owner(hub))))
     }
 
+    /// The port of `hub`, whose owners are all gone while connections on it go on; `None` where it has an owner, or is closed.
+    pub(super) fn take_over(hub: Arc<Hub>) -> Option<Self> {
+        let mut errands = hub.errands();
+        if errands.dead || !errands.stop {
+            return None;
+        }
+        errands.stop = false;
+        drop(errands);
+        Some(Self(Arc::new(Owner(hub))))
+    }
+
     /// The address that the socket is bound to.
     pub fn local_addr(&self) -> SocketAddr {
         self.0.0.socket.local_addr()

@@ -62,9 +62,11 @@ impl Drop for Listener {
 }
 
 impl Accepted {
-    /// The connection.
+    /// The connection, with the whole receive buffer of its profile.
     pub fn into_stream(self) -> Stream {
-        self.0.into()
+        let stream = Stream::from(self.0);
+        stream.widen();
+        stream
     }
 }
 
@@ -86,8 +88,9 @@ impl transport::Listener for Listener {
 }
 
 impl Pending for Accepted {
-    /// UDT has settled everything before the connection is accepted.
+    /// UDT has settled everything before the connection is accepted. What the peer may fill is its profile's handshake buffer,
+    /// until the stream is [widened](Stream::widen).
     fn handshake(self: Box<Self>) -> Boxed<'static, io::Result<Stream>> {
-        Box::pin(async { Ok(self.into_stream()) })
+        Box::pin(async { Ok(self.0.into()) })
     }
 }

@@ -26,8 +26,10 @@ use crate::error::Error;
 use crate::profile::Profile;
 use crate::stream::Stream;
 use crate::transport::{self, Boxed, Target, Transport};
+use hub::Hub;
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// UDT as a transport. All connections to peers of one address family share a socket.
@@ -35,6 +37,9 @@ use std::time::Duration;
 pub struct Udt {
     v4: Mutex<Option<Port>>,
     v6: Mutex<Option<Port>>,
+    /// Ports of listeners. One whose listener is gone is taken over by the next at that address: as long as connections go on
+    /// there, the socket cannot be had a second time.
+    bound: Mutex<HashMap<SocketAddr, Weak<Hub>>>,
 }
 
 impl Transport for Udt {
@@ -55,7 +60,13 @@ impl Transport for Udt {
     }
 
     fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn transport::Listener>, Error> {
-        let port = Port::bind(addr).map_err(|source| Error::Listen { addr, source })?;
+        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        bound.retain(|_, hub| hub.strong_count() > 0);
+        let port = match bound.get(&addr).and_then(Weak::upgrade).and_then(Port::take_over) {
+            Some(port) => port,
+            None => Port::bind(addr).map_err(|source| Error::Listen { addr, source })?,
+        };
+        bound.insert(port.local_addr(), Arc::downgrade(port.hub()));
         Ok(Box::new(port.listen(profile)?))
     }
 }
@@ -67,7 +78,7 @@ impl Udt {
             SocketAddr::V4(_) => (&self.v4, (Ipv4Addr::UNSPECIFIED, 0).into()),
             SocketAddr::V6(_) => (&self.v6, (Ipv6Addr::UNSPECIFIED, 0).into()),
         };
-        let mut slot = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(port) = slot.as_ref().filter(|port| port.is_alive()) {
             return Ok(port.clone());
         }

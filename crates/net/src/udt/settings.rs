@@ -4,7 +4,7 @@ use crate::profile::{CongestionControl, Profile};
 use crate::{Buffer, sys, wire};
 use phoebus_proto::udt::control::{Factory, Fixed, Model, Native};
 use phoebus_proto::udt::{Config, ConfigError, MSS_MAX, MSS_MIN};
-use phoebus_proto::units::BitRate;
+use phoebus_proto::units::{BitRate, ByteSize};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,6 +35,7 @@ pub(super) fn config(profile: &Profile, peer: SocketAddr, limit: Option<Duration
         mss,
         send_buffer: packets(profile.send_buffer),
         receive_buffer: packets(profile.receive_buffer),
+        accept_buffer: accept_buffer(profile.handshake_buffer, mss),
         rate_limit,
         idle_timeout: profile.idle_timeout.0,
         control: control(profile.congestion_control, rate_limit)?,
@@ -89,6 +90,12 @@ fn packets(buffer: Buffer) -> u32 {
     packets.clamp(Config::BUFFER_MIN, Config::BUFFER_MAX)
 }
 
+/// Packets whose slots take `bytes` together, however little each carries.
+fn accept_buffer(ByteSize(bytes): ByteSize, mss: u32) -> u32 {
+    let packets = u32::try_from(bytes / u64::from(mss)).unwrap_or(u32::MAX);
+    packets.clamp(Config::BUFFER_MIN, Config::BUFFER_MAX)
+}
+
 fn invalid(reason: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, reason.to_string())
 }
@@ -96,7 +103,6 @@ fn invalid(reason: impl ToString) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phoebus_proto::units::ByteSize;
 
     fn peer(text: &str) -> SocketAddr {
         text.parse().unwrap()
@@ -114,6 +120,7 @@ mod tests {
         };
         let config = config(&profile, peer("192.0.2.1:9"), Some(Duration::from_secs(1))).unwrap();
         assert_eq!((config.send_buffer, config.receive_buffer), (32, 737_461));
+        assert_eq!(config.accept_buffer, 32, "jumbo packets take as many, and no fewer than libudt allows");
         assert_eq!((config.mss, config.rate_limit, config.control.name()), (9000, Some(99_579_552), "fixed"));
         assert_eq!(config.connect_timeout, Duration::from_secs(1));
     }

@@ -6,6 +6,7 @@ use super::outgoing::{Job, Outgoing};
 use super::places::Place;
 use super::{Abilities, Connection, Setting};
 use crate::stats::Stats;
+use crate::stream::cooperative;
 use crate::transport::{Boxed, Change, Duplex};
 use std::io;
 use std::net::SocketAddr;
@@ -215,11 +216,11 @@ impl Duplex for Wrapped {
     }
 
     fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.incoming.poll_ready(cx).map(Ok)
+        cooperative(cx, |cx| self.shared.incoming.poll_ready(cx)).map(Ok)
     }
 
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.outgoing.poll_ready(cx).map(Ok)
+        cooperative(cx, |cx| self.shared.outgoing.poll_ready(cx)).map(Ok)
     }
 
     fn is_quiet(&self) -> io::Result<bool> {

@@ -279,14 +279,14 @@ async fn a_killed_gateway_is_an_error_after_silence() {
 async fn a_peer_that_is_known_to_be_dead_can_be_given_up() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
-    pair.client.abandon("pg3.test", Code::Reset, "another's");
-    pair.client.abandon("pg2.test", Code::Reset, "its process has died");
+    pair.client.abandon("pg3.test", std::time::Instant::now(), Code::Reset, "another's");
+    pair.client.abandon("pg2.test", std::time::Instant::now(), Code::Reset, "its process has died");
     assert!(soon(near.failed()).await.to_string().contains("this end closed"));
     let error = soon(far.failed()).await;
     assert!(error.to_string().contains("its process has died"), "{error}");
     // The one that has accepted may find out first, too.
     let (near, far) = pair.streams().await;
-    pair.server.abandon("PG1.test", Code::Reset, "its process has died");
+    pair.server.abandon("PG1.test", std::time::Instant::now(), Code::Reset, "its process has died");
     assert!(soon(far.failed()).await.to_string().contains("this end closed"));
     assert!(soon(near.failed()).await.to_string().contains("its process has died"));
     pair.streams().await;

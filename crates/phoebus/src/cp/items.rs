@@ -37,6 +37,18 @@ pub(super) struct Group {
     pub(super) items: Vec<(Key, Key)>,
 }
 
+impl Group {
+    /// Whether symbolic links can be carried as such.
+    pub(super) fn has_links(&self) -> bool {
+        self.without_links().is_none()
+    }
+
+    /// The store that has no symbolic links, if one of the two has none.
+    pub(super) fn without_links(&self) -> Option<&Arc<dyn Store>> {
+        [&self.source, &self.dest].into_iter().find(|store| !store.has_links())
+    }
+}
+
 /// How many pairs are looked at at the same time: as many as a server's client has commands under way.
 const AHEAD: usize = 32;
 

@@ -1,7 +1,7 @@
 //! What came of a copy: a sentence, a line of JSON, an exit code.
 
 use super::items::Group;
-use super::watch::human;
+use super::watch::{Watch, human};
 use crate::exit;
 use crate::place::{Paths, shown};
 use phoebus_files::job::Report;
@@ -27,10 +27,16 @@ pub(super) struct Outcome {
     pub(super) all_moved: u64,
     /// Files and directories of which servers refused to set the modes.
     pub(super) modes_refused: u64,
+    /// Directories of which servers refused to set the times.
+    pub(super) times_refused: u64,
     /// Servers that compute no checksums.
     mute: Vec<String>,
     /// The ways that were taken to servers.
     paths: Arc<Paths>,
+    /// Whether it was interrupted, and this is what was done by then.
+    pub(super) interrupted: bool,
+    /// Stores without symbolic links, for which links were followed that were to be kept.
+    linkless: Vec<String>,
     /// Why what goes from one server to another came by here, if it did.
     pub(super) by_way: Vec<String>,
 }
@@ -47,9 +53,25 @@ impl Outcome {
             streams: None,
             all_moved: 0,
             modes_refused: 0,
+            times_refused: 0,
             mute: Vec::new(),
             paths,
+            interrupted: false,
+            linkless: Vec::new(),
             by_way: Vec::new(),
+        }
+    }
+
+    /// What had been done by the time of an interruption.
+    pub(super) fn so_far(watch: &Watch, dry_run: bool) -> Self {
+        let ((begun, report), (all_moved, paths)) = (watch.so_far(), watch.moved());
+        Self { begun, report, all_moved, interrupted: true, ..Self::begin(dry_run, paths) }
+    }
+
+    /// Notes that links were followed, since `store` has none.
+    pub(super) fn follows_links(&mut self, store: String) {
+        if !self.linkless.contains(&store) {
+            self.linkless.push(store);
         }
     }
 
@@ -61,6 +83,10 @@ impl Outcome {
         all.moved += report.moved;
         all.skipped += report.skipped;
         all.left += report.left;
+        all.modes_set += report.modes_set;
+        all.modes_refused += report.modes_refused;
+        all.deleted += report.deleted;
+        all.not_deleted |= report.not_deleted;
         all.dirs += report.dirs;
         all.failed += report.failed;
         all.stopped |= report.stopped;
@@ -121,8 +147,9 @@ impl Outcome {
             "event": "report",
             "seconds": self.begun.elapsed().as_secs_f64(),
             "dry_run": self.dry_run,
-            "complete": report.is_complete(),
-            "nothing_to_do": report.is_complete() && self.is_nothing(),
+            "interrupted": self.interrupted,
+            "complete": report.is_complete() && !self.interrupted,
+            "nothing_to_do": report.is_complete() && self.is_nothing() && !self.interrupted,
             "files": report.carried,
             "bytes": report.bytes,
             "bytes_moved": self.all_moved.max(report.moved),
@@ -130,11 +157,16 @@ impl Outcome {
             "bytes_between_servers": self.between,
             "skipped": report.skipped,
             "left": report.left,
+            "deleted": report.deleted,
+            "nothing_deleted_after_failures": report.not_deleted,
             "directories": report.dirs,
             "failed": report.failed,
             "stopped": report.stopped,
             "not_verified": self.mute,
-            "modes_refused": self.modes_refused,
+            "modes_set": report.modes_set,
+            "modes_refused": self.modes_refused + report.modes_refused,
+            "links_followed_for": self.linkless,
+            "times_refused": self.times_refused,
             "streams": self.streams,
             "path": if self.paths.is_empty() { json!(null) } else { json!(self.paths.to_string()) },
             "paths": self.paths.json(),
@@ -145,7 +177,7 @@ impl Outcome {
     }
 
     fn is_nothing(&self) -> bool {
-        self.report.carried == 0
+        self.report.carried + self.report.deleted + self.report.modes_set == 0
     }
 }
 
@@ -153,7 +185,9 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (report, elapsed) = (&self.report, self.begun.elapsed());
-        if report.is_complete() && self.is_nothing() {
+        if self.interrupted {
+            f.write_str("interrupted: ")?;
+        } else if report.is_complete() && self.is_nothing() {
             let are = if report.skipped == 1 { "is" } else { "are" };
             return write!(f, "nothing to do: {} {are} there", files(report.skipped));
         }
@@ -180,13 +214,36 @@ impl fmt::Display for Outcome {
                 write!(f, "; from server to server by way of this end, since {}", self.by_way.join(", and "))?;
             }
         }
-        for (count, what) in [(report.skipped, "there already"), (report.left, "left out"), (report.failed, "failed")] {
+        let deleted = if self.dry_run { "would be deleted" } else { "deleted" };
+        for (count, what) in [
+            (report.skipped, "there already"),
+            (report.deleted, deleted),
+            (report.left, "left out"),
+            (report.failed, "failed"),
+        ] {
             if count > 0 {
                 write!(f, "; {count} {what}")?;
             }
         }
+        if report.modes_set > 0 {
+            let was = if self.dry_run { "would be set" } else { "was set" };
+            write!(f, "; of {} only the mode {was}", files(report.modes_set))?;
+        }
+        if report.modes_refused > 0 {
+            write!(f, "; the modes of {} were not set, since the system does not allow it", report.modes_refused)?;
+        }
+        if report.not_deleted {
+            f.write_str("; nothing was deleted, since something failed")?;
+        }
+        if !self.linkless.is_empty() {
+            write!(f, "; symbolic links were followed, since {} has none", self.linkless.join(" and "))?;
+        }
         for reason in &self.mute {
             write!(f, "; only sizes were compared, since {reason}")?;
+        }
+        if self.times_refused > 0 {
+            let count = self.times_refused;
+            write!(f, "; the times of {count} directories were not set, since the server refuses MFMT for them")?;
         }
         if self.modes_refused > 0 {
             write!(f, "; the modes of {} were not set, since the server refuses SITE CHMOD", self.modes_refused)?;

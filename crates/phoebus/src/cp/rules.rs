@@ -7,7 +7,7 @@ use phoebus_files::plan::Filter;
 
 /// Patterns in the order in which they were given, and whether each includes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Rules(Vec<(bool, String)>);
+pub(crate) struct Rules(Vec<(bool, String)>);
 
 const RULES: [(&str, bool, &str); 2] = [
     ("include", true, "Take what PATTERN matches of a directory; the first --include or --exclude that matches counts"),
@@ -23,7 +23,7 @@ impl Rules {
     ///
     /// # Errors
     /// One is no pattern (exit code 2).
-    pub(super) fn filter(&self) -> Result<Filter> {
+    pub(crate) fn filter(&self) -> Result<Filter> {
         let mut filter = Filter::default();
         for (includes, pattern) in &self.0 {
             let added = if *includes { filter.include(pattern) } else { filter.exclude(pattern) };

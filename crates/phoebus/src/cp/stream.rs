@@ -1,9 +1,10 @@
 //! `-`: standard input as a source, standard output as a destination.
 
+use super::args::Kept;
+use super::human;
 use super::items::Wanted;
 use super::report::Outcome;
 use super::watch::Watch;
-use super::{Kept, human};
 use crate::exit::{self, Exit};
 use crate::place::{Stores, Url};
 use anyhow::Result;

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// List directories
 ///
-/// Names are sorted; those that begin with a dot are shown with -a. Times are in UTC.
+/// Names are sorted; those that begin with a dot, and drafts of transfers that were cut, are shown with -a. Times are in UTC.
 #[derive(clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Show modes, sizes and times, too
     #[arg(long, short)]
     long: bool,
-    /// Show names that begin with a dot
+    /// Show names that begin with a dot, and drafts
     #[arg(long, short)]
     all: bool,
     /// List what is in directories below, too
@@ -63,7 +63,7 @@ impl Args {
         // The deepest last; only directories themselves, so that links make no circle.
         let mut dirs = vec![key];
         while let Some(dir) = dirs.pop() {
-            let Some(entries) = tally.note(entries(store, &dir).await) else { continue };
+            let Some(entries) = tally.note(entries(store, &dir, self.all).await) else { continue };
             if titled && !self.json {
                 print(&format!("{}:", shown(store, &dir)))?;
             }
@@ -99,9 +99,10 @@ impl Args {
     }
 }
 
-/// All entries of a directory, by name.
-pub(super) async fn entries(store: &dyn Store, dir: &Key) -> Result<Vec<Entry>, Error> {
-    let (mut listing, mut all) = (store.list(dir).await?, Vec::new());
+/// All entries of a directory, by name, and with `drafts` what transfers that were cut have left there, too.
+pub(super) async fn entries(store: &dyn Store, dir: &Key, drafts: bool) -> Result<Vec<Entry>, Error> {
+    let listing = if drafts { store.list_all(dir) } else { store.list(dir) };
+    let (mut listing, mut all) = (listing.await?, Vec::new());
     loop {
         let page = listing.more().await?;
         if page.is_empty() {

@@ -1,9 +1,12 @@
-//! The small commands about files: `ls`, `stat`, `cat`, `mkdir`, `rm`, `mv`. Each takes places as `phoebus cp` does, goes on
+//! The small commands about files: `ls`, `stat`, `cat`, `check`, `clean`, `mkdir`, `rm`, `mv`. Each takes places as `phoebus cp` does, goes on
 //! past what fails, and says in its exit code what became of the whole.
 
 pub(crate) mod cat;
+pub(crate) mod check;
+pub(crate) mod clean;
 pub(crate) mod ls;
 pub(crate) mod mkdir;
+mod moving;
 pub(crate) mod mv;
 pub(crate) mod rm;
 pub(crate) mod stat;
@@ -53,14 +56,17 @@ impl Tally {
     }
 
     fn code(&self) -> ExitCode {
-        let code = match self.codes.first() {
+        self.number().into()
+    }
+
+    fn number(&self) -> u8 {
+        match self.codes.first() {
             None => 0,
             Some(_) if self.codes.contains(&exit::DAMAGED) => exit::DAMAGED,
             Some(_) if self.done > 0 => exit::PARTIAL,
             Some(first) if self.codes.iter().all(|code| code == first) => *first,
             Some(_) => exit::FAILED,
-        };
-        code.into()
+        }
     }
 }
 
@@ -116,7 +122,7 @@ fn described(name: &str, meta: &Meta) -> Value {
 }
 
 /// A moment in UTC: for people, to the second, and by RFC 3339, as precisely as it is known.
-fn time_of(time: Time) -> (String, String) {
+pub(crate) fn time_of(time: Time) -> (String, String) {
     let text = Stamp { seconds: time.seconds, nanos: time.nanos }.to_string();
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     let part = |from: usize, to: usize| whole.get(from..to).unwrap_or("00");

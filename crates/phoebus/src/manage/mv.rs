@@ -1,5 +1,6 @@
-//! `phoebus mv`: new names for what there is, within one store.
+//! `phoebus mv`: new names for what there is; from one store to another by a copy ([`moving`](super::moving)).
 
+use super::moving::move_by_copy;
 use super::{CODES, Tally, block_on, find_all};
 use crate::exit::{self, Exit};
 use crate::place::{Carried, FarArgs, Stores};
@@ -9,13 +10,15 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Rename files and directories, on one file system
+/// Rename files and directories, or move them from one place to another
 ///
-/// From one server to another, or from one file system to another, files are copied with phoebus cp and then removed.
+/// Within a server or a file system they are renamed. Between two, they are copied with all that is in them, with times and modes; each
+/// file is removed at its source only once its copy has been verified and has its name. What changed meanwhile, and what cannot be
+/// copied (links, sockets), stays where it is and is named.
 #[derive(clap::Args)]
 #[command(override_usage = "phoebus mv [OPTIONS] SOURCE... DEST", after_help = CODES)]
 pub(crate) struct Args {
-    /// What is renamed, and at the end its new name or the directory that it goes to
+    /// What is moved, and at the end its new name or the directory that it goes to
     #[arg(value_name = "PLACE", required = true, num_args = 2..)]
     places: Vec<OsString>,
     /// Do not replace what has the new name
@@ -23,6 +26,12 @@ pub(crate) struct Args {
     no_replace: bool,
     #[command(flatten)]
     far: FarArgs,
+}
+
+/// Whether a name could not be changed since the new one is on another file system.
+fn is_across(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| source.kind() == std::io::ErrorKind::CrossesDevices)
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
@@ -36,25 +45,32 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             return Err(no_dir());
         }
         for source in places {
-            if !Arc::ptr_eq(&source.store, &dest.store) {
-                let (from, to) = (source.name(), dest.name());
-                return Err(Exit::usage(format!(
-                    "{from} cannot be renamed to {to}, which is elsewhere; use cp and rm"
-                )));
-            }
             let keys = tally.check(source.all().await).unwrap_or_default();
             if !is_dir && keys.len() > 1 {
                 return Err(no_dir());
             }
             for key in keys {
                 let to = if is_dir { dest.key.join(key.name()) } else { Ok(dest.key.clone()) };
-                let renamed = match to {
-                    Ok(to) => source.store.rename(&key, &to, !args.no_replace).await,
-                    Err(error) => {
-                        Err(Error::Store { name: source.name(), reason: error.to_string(), sort: Sort::Request })
-                    }
+                let failed = |error: &dyn std::fmt::Display| Error::Store {
+                    name: source.name(),
+                    reason: error.to_string(),
+                    sort: Sort::Request,
                 };
-                tally.note(renamed);
+                let to = match to {
+                    _ if key.is_root() => Err(failed(&"the root of a store cannot be moved")),
+                    to => to.map_err(|error| failed(&error)),
+                };
+                let Some(to) = tally.check(to) else { continue };
+                if Arc::ptr_eq(&source.store, &dest.store) {
+                    match source.store.rename(&key, &to, !args.no_replace).await {
+                        Err(error) if is_across(&error) => {}
+                        renamed => {
+                            tally.note(renamed);
+                            continue;
+                        }
+                    }
+                }
+                move_by_copy(&source.store, &key, &dest.store, &to, !args.no_replace, &mut tally).await;
             }
         }
         tally.check(dest.store.settle().await);

@@ -4,9 +4,9 @@ use super::{CODES, Tally, block_on, find_all, ls};
 use crate::exit::Exit;
 use crate::place::{Carried, FarArgs, Stores};
 use anyhow::Result;
-use phoebus_files::Error;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Store};
+use phoebus_files::{Error, Sort, is_ours};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// What is removed: files, patterns, and with -r directories
     #[arg(value_name = "PLACE", required = true)]
     places: Vec<OsString>,
-    /// Remove directories with all that is in them; symbolic links are removed and not followed
+    /// Remove directories with all that is in them, drafts that no transfer is writing included; symbolic links are removed and not followed
     #[arg(long, short)]
     recursive: bool,
     /// What is not there is no error
@@ -49,7 +49,7 @@ impl Args {
     /// Passes over what is not there, if it may be.
     fn heeded<T>(&self, result: Result<T, Error>) -> Result<Option<T>, Error> {
         match result {
-            Err(error) if self.force && error.sort() == phoebus_files::Sort::NotFound => Ok(None),
+            Err(error) if self.force && error.sort() == Sort::NotFound => Ok(None),
             result => result.map(Some),
         }
     }
@@ -68,11 +68,16 @@ impl Args {
     async fn remove_tree(&self, store: &dyn Store, top: &Key, tally: &mut Tally) -> Result<(), Error> {
         let (mut dirs, mut to_read) = (Vec::new(), vec![top.clone()]);
         while let Some(dir) = to_read.pop() {
-            let Some(entries) = tally.check(ls::entries(store, &dir).await) else { continue };
+            let Some(entries) = tally.check(ls::entries(store, &dir, true).await) else { continue };
             for entry in entries {
                 let Some(key) = tally.check(ls::join(store, &dir, &entry)) else { continue };
                 match entry.meta.kind {
                     Kind::Dir => to_read.push(key),
+                    // A transfer that ends at this moment takes its own draft away.
+                    _ if is_ours(&entry.name) => match store.discard(&key, None).await {
+                        Err(error) if error.sort() == Sort::NotFound => {}
+                        discarded => drop(tally.check(discarded)),
+                    },
                     _ => drop(tally.check(store.remove(&key).await)),
                 }
             }

@@ -3,7 +3,7 @@
 //! A password comes from the URL, from `PHOEBUS_FTP_PASSWORD` or from `~/.netrc`, and goes nowhere but to the server.
 
 use super::netrc::Netrc;
-use super::ssh::Ssh;
+use super::ssh::{Ssh, SshArgs};
 use super::stack::Stack;
 use super::url::Scheme;
 use super::way::Ways;
@@ -11,7 +11,7 @@ use super::{Again, Far};
 use crate::exit::{self, Exit};
 use anyhow::Result;
 use clap::ValueEnum;
-use phoebus_gridftp::client::{Grid, Login, NetStack, Options, Password, Remote, Security, Segment, trusting};
+use phoebus_gridftp::client::{Grid, Inside, Login, NetStack, Options, Password, Remote, Security, Segment, trusting};
 use phoebus_gridftp::data::Protection;
 use phoebus_gsi::context::Endpoint as Identity;
 use phoebus_gsi::credential::provider;
@@ -33,7 +33,10 @@ const SSH_SESSIONS: usize = 8;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Servers")]
 pub(crate) struct FarArgs {
-    /// For ftps://, believe the authorities whose certificates are in FILE, and not those of the system
+    /// For ftp://, ask for TLS before the login (AUTH TLS), for commands and data, and go on with nothing less: the same as ftpes://
+    #[arg(long, alias = "ssl-reqd")]
+    explicit_tls: bool,
+    /// For ftps:// and ftpes://, believe the authorities whose certificates are in FILE, and not those of the system
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// For gsiftp://, whether both ends of data connections prove who they are: "own" (DCAU A) or "none" (DCAU N); by SSH, whether
@@ -45,16 +48,18 @@ pub(crate) struct FarArgs {
     #[arg(long, value_name = "HOW", value_enum)]
     data_protection: Option<DataProtection>,
     /// For HOST:PATH, what the far side's shell knows Phoebus as
-    #[arg(long, value_name = "COMMAND", default_value = "phoebus")]
-    far_phoebus: String,
+    #[arg(long, alias = "far-phoebus", value_name = "COMMAND", default_value = "phoebus")]
+    remote_command: String,
+    #[command(flatten)]
+    ssh: SshArgs,
     /// What carries data connections, as GCT writes it, the lowest first: "udt", "tcp:sndbuf=4MiB,rate:rate=1gbit", or
     /// "phoebus:path=HOST/PORT|HOST/PORT" for gateways
     #[arg(long, value_name = "DRIVER[:OPTIONS],...")]
     pub(super) stack: Option<String>,
     /// Go through these gateways, or through "none", whatever the environment says [env: PHOEBUS_PATH, PHOEBUS_GW and the others
     /// of phoebus run]
-    #[arg(long, value_name = "HOST/PORT,...")]
-    pub(super) via: Option<String>,
+    #[arg(long, alias = "via", value_name = "HOST/PORT,...")]
+    pub(super) gateways: Option<String>,
 }
 
 /// Whether the ends of data connections prove who they are.
@@ -105,23 +110,27 @@ pub(super) async fn connect(
     let mut options = Options::new(whole.trim_end_matches('/'), far.server.clone());
     options.security = security(far, args)?;
     let by_ssh = matches!(far.scheme, Scheme::Sshftp | Scheme::Ssh);
-    options.stack = match args.stack.as_deref().map(Stack::parse).transpose()? {
-        Some(Stack::Net(stack)) => Some(fitting(stack, &options.security)?),
-        _ if by_ssh => of_ssh(far, args)?,
-        _ => None,
+    (options.stack, options.inside) = match args.stack.as_deref().map(Stack::parse).transpose()? {
+        Some(Stack::Net(stack)) => (Some(fitting(stack, &options.security)?), None),
+        Some(Stack::Inside) if by_ssh => (None, Some(Inside::always())),
+        Some(Stack::Inside) => {
+            return Err(Exit::usage(format!("{far}: --stack ssh is for HOST:PATH and sshftp://")));
+        }
+        _ if by_ssh => (of_ssh(far, args)?, Some(Inside::if_needed())),
+        _ => (None, None),
     };
     let note = options.stack.as_ref().map(|stack| format!("data by {}", stack.text())).unwrap_or_default();
     options.way = match by_ssh {
         true => {
             ways.are_not_asked_for(&options.name)?;
-            Some(Arc::new(Ssh::to(far, &args.far_phoebus, &options.name)?))
+            Some(Arc::new(Ssh::to(far, &args.ssh, &args.remote_command, &options.name)?))
         }
         false => ways.to(&far.server, &options.name, &note)?,
     };
     if let (Some(_), Some(stack), false) = (&options.way, &options.stack, by_ssh) {
         let text = stack.text();
         return Err(Exit::usage(format!(
-            "--stack {text}: data goes through gateways, which carry it; --via none goes directly"
+            "--stack {text}: data goes through gateways, which carry it; --gateways none goes directly"
         )));
     }
     options.login = login(far)?;
@@ -141,6 +150,16 @@ pub(super) async fn connect(
     let remote = loop {
         match Remote::connect(options.clone()).await {
             Ok(remote) => break remote,
+            // ssh has tried all addresses of the host: whoever runs scp is told at once, too.
+            // The same of a host on the way (ProxyJump), which has tried those of the next one.
+            Err(error)
+                if by_ssh
+                    && ["ssh: connect to host", "stdio forwarding failed"]
+                        .iter()
+                        .any(|words| error.to_string().contains(words)) =>
+            {
+                return Err(exit::of_files(error));
+            }
             Err(error) => match again.wait(attempt, &error) {
                 Some(wait) => tokio::time::sleep(wait).await,
                 None => return Err(exit::of_files(error)),
@@ -150,6 +169,10 @@ pub(super) async fn connect(
     };
     if by_ssh {
         let data = match stack {
+            _ if let Some(why) = remote.why_inside() => match why {
+                "" => "data inside ssh".to_owned(),
+                why => format!("data inside ssh, since data connections do not get through: {why}"),
+            },
             Some(stack) => format!("data by {stack}"),
             None if remote.is_under_tls() => "data under TLS".to_owned(),
             None => "data in clear".to_owned(),
@@ -205,14 +228,19 @@ fn ports() -> Result<Option<RangeInclusive<u16>>> {
 }
 
 fn security(far: &Far, args: &FarArgs) -> Result<Security> {
-    let (grid, tls) = (far.scheme == Scheme::Gsiftp, far.scheme == Scheme::Ftps);
+    let grid = far.scheme == Scheme::Gsiftp;
+    let explicit = far.scheme == Scheme::Ftpes || (far.scheme == Scheme::Ftp && args.explicit_tls);
+    let tls = explicit || far.scheme == Scheme::Ftps;
     let by_ssh = matches!(far.scheme, Scheme::Sshftp | Scheme::Ssh);
     if !grid && !by_ssh && (args.data_auth, args.data_protection) != Default::default() {
         return Err(Exit::usage(format!("{far}: --data-auth and --data-protection are for gsiftp://, and for SSH")));
     }
+    if !by_ssh && !args.ssh.is_empty() {
+        return Err(Exit::usage(format!("{far}: -P, -i and -J are for HOST:PATH and sshftp://")));
+    }
     if tls {
         let config = trusting(args.ca.as_deref()).map_err(Exit::usage)?;
-        return Ok(Security::Tls { config, implicit: far.server.port == IMPLICIT });
+        return Ok(Security::Tls { config, implicit: !explicit && far.server.port == IMPLICIT });
     }
     if !grid {
         return Ok(Security::None);

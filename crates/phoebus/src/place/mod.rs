@@ -116,6 +116,12 @@ impl Stores {
         each.fold((0, Vec::new()), |all, one| (all.0 + one.0, [all.1, one.1].concat()))
     }
 
+    /// Of how many directories servers refused to set the times, and the names of the first of them.
+    pub(crate) fn without_times(&self) -> (u64, Vec<String>) {
+        let each = self.far.iter().map(|(_, remote, _)| remote.without_times());
+        each.fold((0, Vec::new()), |all, one| (all.0 + one.0, [all.1, one.1].concat()))
+    }
+
     /// Over how many connections a file went at the most, if servers were used.
     pub(crate) fn most_streams(&self) -> Option<u32> {
         self.far.iter().map(|(_, remote, _)| remote.most_streams()).max()
@@ -178,14 +184,14 @@ impl Stores {
 
     /// The way to servers, as was said.
     fn ways(&self) -> Result<Ways> {
-        let (via, paths) = (self.args.via.as_deref(), self.paths.clone());
+        let (via, paths) = (self.args.gateways.as_deref(), self.paths.clone());
         match (via, self.args.stack.as_deref().map(Stack::parse).transpose()?) {
             (None, Some(Stack::Gateways { path, first_hop })) => {
                 let path: Vec<String> = path.iter().map(Endpoint::to_string).collect();
                 Ways::new(Some(&path.join(",")), first_hop, paths)
             }
             (Some(_), Some(Stack::Gateways { .. })) => {
-                Err(Exit::usage("--via and --stack phoebus: one of the two was expected"))
+                Err(Exit::usage("--gateways and --stack phoebus: one of the two was expected"))
             }
             (via, _) => Ways::new(via, None, paths),
         }

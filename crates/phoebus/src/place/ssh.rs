@@ -7,11 +7,12 @@
 //!
 //! It is the user's own OpenSSH, with its configuration, keys and agent; what it asks, a password say, it asks on the terminal, and
 //! nothing of it comes by here. Nothing that is said of a host reaches a shell: the far side's gets a text that is the same for all.
+//! `-P`, `-i` and `-J` are scp's options of these names; `PHOEBUS_SSH` names another command than `ssh`, as `RSYNC_RSH` does for rsync.
 
 use super::url::{Far, Scheme};
 use crate::exit::Exit;
 use anyhow::Result;
-use phoebus_gridftp::client::{Reached, Way};
+use phoebus_gridftp::client::{Beside, Reached, Way};
 use phoebus_net::Error;
 use phoebus_net::pair::Pair;
 use phoebus_net::tcp::Tcp;
@@ -20,13 +21,15 @@ use phoebus_proto::endpoint::{Endpoint, Host};
 use phoebus_proto::session::Code;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::timeout;
 
 /// What is run at the far side for `sshftp://`, in words that all shells understand. Where GCT's client is told what to run instead
@@ -37,8 +40,17 @@ const SSHFTP: &str = "test -x .globus/sshftp && exec .globus/sshftp; \
 /// Where the far side's command may be said by the user.
 const REMOTE_SSHFTP: &str = "GLOBUS_REMOTE_SSHFTP";
 
+/// The command that is run for `ssh`: a program and, after blanks, its first arguments; quotes are a shell's.
+const SSH: &str = "PHOEBUS_SSH";
+
 /// What runs the server of Phoebus.
 const SERVE: &str = "serve --inetd";
+
+/// What runs its relay of data.
+const RELAY: &str = "serve --inetd --data";
+
+/// How many logins are under way at a time beside those of control connections: with 10 in all, sshd begins to refuse (MaxStartups).
+const LOGINS: usize = 2;
 
 /// How long a login may take, which may wait for somebody to find and type his password: as long as sshd waits for it.
 const LOGIN: Duration = Duration::from_secs(120);
@@ -55,21 +67,48 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How much is kept of what `ssh` and the far side say.
 const MAX_WORDS: usize = 2048;
 
+/// What `ssh` is told of the way to hosts, by options that scp has, too.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct SshArgs {
+    /// For HOST:PATH and sshftp://, the port of the SSH server, where the URL has none [default: what ssh_config says, or 22]
+    #[arg(short = 'P', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// For HOST:PATH and sshftp://, a file with the private key to log in with; ssh tries several in turn
+    #[arg(short = 'i', value_name = "FILE")]
+    identity: Vec<PathBuf>,
+    /// For HOST:PATH and sshftp://, hosts to go through, in turn (ProxyJump)
+    #[arg(short = 'J', value_name = "[USER@]HOST[:PORT],...")]
+    jump: Option<String>,
+}
+
+impl SshArgs {
+    /// Whether nothing is said.
+    pub(super) fn is_empty(&self) -> bool {
+        self.port.is_none() && self.identity.is_empty() && self.jump.is_none()
+    }
+}
+
 /// The way to a server at the far side.
 #[derive(Debug)]
 pub(super) struct Ssh {
-    arguments: Vec<String>,
+    /// The program, and its arguments up to those of the host.
+    program: Vec<String>,
+    arguments: Vec<OsString>,
+    /// The last argument of a login that carries data.
+    relay: OsString,
     scheme: Scheme,
+    /// Logins that carry data, while they are under way.
+    logins: Semaphore,
     /// What host it goes to, once it was asked.
     host: OnceCell<Option<Host>>,
 }
 
 impl Ssh {
-    /// The way to `far`, where `program` is Phoebus.
+    /// The way to `far`, where `phoebus` is Phoebus, by `args` and the environment.
     ///
     /// # Errors
-    /// What no user can be called, and a password (exit code 2).
-    pub(super) fn to(far: &Far, program: &str, name: &str) -> Result<Self> {
+    /// What no user and no host can be called, a password, and a command that is none (exit code 2).
+    pub(super) fn to(far: &Far, args: &SshArgs, phoebus: &str, name: &str) -> Result<Self> {
         let wrong = |why: &str| Exit::usage(format!("{name}: {why}"));
         if far.password.is_some() {
             return Err(wrong("ssh asks for passwords by itself, and none was expected in the URL"));
@@ -85,25 +124,49 @@ impl Ssh {
         if odd(&host) || far.user.as_deref().is_some_and(odd) {
             return Err(wrong("a host and a user were expected whose names ssh takes"));
         }
+        if args.jump.as_deref().is_some_and(|jump| jump.is_empty() || odd(jump)) {
+            return Err(Exit::usage("-J: [USER@]HOST[:PORT], or several with commas between, was expected"));
+        }
         let options = ["-T", "-x", "-a", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no"];
-        let mut arguments: Vec<String> = options.map(str::to_owned).into();
-        if far.server.port != far.scheme.port() {
-            arguments.extend(["-p".to_owned(), far.server.port.to_string()]);
+        let mut arguments: Vec<OsString> = options.map(OsString::from).into();
+        let named = Some(far.server.port).filter(|port| *port != far.scheme.port());
+        if let Some(port) = named.or(args.port) {
+            arguments.extend(["-p".into(), port.to_string().into()]);
+        }
+        for file in &args.identity {
+            arguments.extend(["-i".into(), file.into()]);
+        }
+        if let Some(jump) = &args.jump {
+            arguments.extend(["-J".into(), jump.into()]);
         }
         if let Some(user) = &far.user {
-            arguments.extend(["-l".to_owned(), user.clone()]);
+            arguments.extend(["-l".into(), user.into()]);
         }
         let command = match far.scheme {
-            Scheme::Ssh => format!("{program} {SERVE}"),
+            Scheme::Ssh => format!("{phoebus} {SERVE}"),
             _ => std::env::var(REMOTE_SSHFTP).ok().filter(|said| !said.is_empty()).unwrap_or_else(|| SSHFTP.to_owned()),
         };
-        arguments.extend(["--".to_owned(), host, command]);
-        Ok(Self { arguments, scheme: far.scheme, host: OnceCell::new() })
+        arguments.extend(["--".into(), host.into(), command.into()]);
+        let ssh = std::env::var_os(SSH).filter(|said| !said.is_empty()).unwrap_or_else(|| "ssh".into());
+        let words = ssh.to_str().and_then(shlex::split).filter(|words| !words.is_empty());
+        let program = words.ok_or_else(|| {
+            Exit::usage(format!("{SSH}: a command was expected, in quotes what of it has blanks or quotes"))
+        })?;
+        let relay = format!("{phoebus} {RELAY}").into();
+        let (scheme, logins, host) = (far.scheme, Semaphore::new(LOGINS), OnceCell::new());
+        Ok(Self { program, arguments, relay, scheme, logins, host })
+    }
+
+    /// The command that is `ssh`, with the arguments that it always has.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program[0]);
+        command.args(&self.program[1..]);
+        command
     }
 
     /// What host `ssh` goes to, by its own configuration.
     async fn asked_of_ssh(&self, limit: Duration) -> Option<Host> {
-        let mut command = Command::new("ssh");
+        let mut command = self.command();
         let (_, but_the_command) = self.arguments.split_last()?;
         command.arg("-G").args(but_the_command).stdin(Stdio::null()).stderr(Stdio::null());
         let asked = tokio::task::spawn_blocking(move || command.output());
@@ -113,19 +176,23 @@ impl Ssh {
         Some(host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Addr))
     }
 
-    async fn start(&self, limit: Duration) -> Result<Reached, Error> {
+    /// Starts `ssh` and waits until something has come from the far side, where it runs `instead` or else the server.
+    async fn start(&self, instead: Option<&OsStr>, limit: Duration) -> Result<(Pair, Process), Error> {
         let failed = |error: &io::Error| {
             let why = phoebus_net::reason(error);
-            Self::error(Code::Requirement, format!("ssh cannot be started: {why}"))
+            Self::error(Code::Requirement, format!("{} cannot be started: {why}", self.program[0]))
         };
         let (pair, other) = Pair::new().map_err(|error| failed(&error))?;
         let input = other.try_clone().map_err(|error| failed(&error))?;
-        let mut command = Command::new("ssh");
-        command.args(&self.arguments).stdin(Stdio::from(input)).stdout(Stdio::from(other)).stderr(Stdio::piped());
+        let mut command = self.command();
+        let (last, but_the_last) =
+            self.arguments.split_last().ok_or_else(|| failed(&io::ErrorKind::InvalidInput.into()))?;
+        command.args(but_the_last).arg(instead.unwrap_or(last));
+        command.stdin(Stdio::from(input)).stdout(Stdio::from(other)).stderr(Stdio::piped());
         let mut process = Process::new(command.spawn().map_err(|error| failed(&error))?);
         // What it holds of the other end would keep that open.
         drop(command);
-        // Who waits for less than usual (`--stall`) does so here, too.
+        // Who waits for less than usual (`--timeout`) does so here, too.
         let limit = if limit < USUAL { limit } else { LOGIN };
         let late = || Self::error(Code::TimedOut, format!("nothing came within {} s", limit.as_secs_f32().ceil()));
         match timeout(limit, pair.has_come()).await.map_err(|_| late())? {
@@ -133,9 +200,7 @@ impl Ssh {
             Ok(false) => return Err(self.why(process.ended().await, &process.words())),
             Err(error) => return Err(failed(&error)),
         }
-        let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let stream = pair.into_stream((unknown, unknown), process);
-        Ok(Reached { stream, server: unknown, data: None })
+        Ok((pair, process))
     }
 
     /// Why there is no server, by how `ssh` ended and what was said.
@@ -151,7 +216,7 @@ impl Ssh {
             Some(126 | 127) => {
                 let missing = match self.scheme {
                     Scheme::Ssh => {
-                        "the far side has no phoebus where its shell looks for it (--far-phoebus says where it is)"
+                        "the far side has no phoebus where its shell looks for it (--remote-command says where it is)"
                     }
                     _ => {
                         "the far side has no sshftp for its users (~/.globus/sshftp or /etc/grid-security/sshftp) and no phoebus"
@@ -172,7 +237,21 @@ impl Ssh {
 
 impl Way for Ssh {
     fn reach<'a>(&'a self, _: &'a Endpoint, limit: Duration) -> Boxed<'a, Result<Reached, Error>> {
-        Box::pin(self.start(limit))
+        Box::pin(async move {
+            let (pair, process) = self.start(None, limit).await?;
+            let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            let stream = pair.into_stream((unknown, unknown), process);
+            Ok(Reached { stream, server: unknown, data: None })
+        })
+    }
+
+    fn beside(&self, limit: Duration) -> Boxed<'_, Result<Beside, Error>> {
+        Box::pin(async move {
+            // It is never closed.
+            let _login = self.logins.acquire().await;
+            let (pair, process) = self.start(Some(&self.relay), limit).await?;
+            Ok(Beside { io: pair.into_inner(), held: Box::new(process) })
+        })
     }
 
     fn host<'a>(&'a self, _: &'a Endpoint, limit: Duration) -> Boxed<'a, Option<Host>> {
@@ -308,7 +387,6 @@ impl Drop for Process {
 mod tests {
     use super::super::url::Url;
     use super::*;
-    use std::ffi::OsStr;
 
     #[tokio::test]
     async fn what_was_said_last_is_heard() {
@@ -321,11 +399,30 @@ mod tests {
         }
     }
 
-    fn arguments(text: &str) -> Result<Vec<String>> {
+    fn arguments_with(args: &SshArgs, text: &str) -> Result<Vec<String>> {
         let Ok(Url::Far(far)) = Url::parse(OsStr::new(text)) else {
             return Err(Exit::usage("it is no place of a server"));
         };
-        Ok(Ssh::to(&far, "phoebus", "x")?.arguments.split_off(7))
+        let all = Ssh::to(&far, args, "phoebus", "x")?.arguments.split_off(7);
+        Ok(all.into_iter().map(|argument| argument.into_string().unwrap()).collect())
+    }
+
+    fn arguments(text: &str) -> Result<Vec<String>> {
+        arguments_with(&SshArgs::default(), text)
+    }
+
+    #[test]
+    fn the_port_of_a_url_counts_before_that_of_an_option() {
+        let args =
+            SshArgs { port: Some(2222), identity: vec!["k 1".into(), "-k".into()], jump: Some("a,me@b:7".into()) };
+        let serve = "phoebus serve --inetd";
+        let rest = ["-i", "k 1", "-i", "-k", "-J", "a,me@b:7", "--", "host"];
+        assert_eq!(arguments_with(&args, "host:a").unwrap(), [&["-p", "2222"], &rest[..], &[serve]].concat());
+        assert_eq!(arguments_with(&args, "sshftp://host:2223/a").unwrap()[..10], [&["-p", "2223"], &rest[..]].concat());
+        for jump in ["", "-oProxyCommand=x", "$(x)", "a b"] {
+            let args = SshArgs { jump: Some(jump.into()), ..SshArgs::default() };
+            assert!(arguments_with(&args, "host:a").is_err(), "{jump}");
+        }
     }
 
     #[test]

@@ -5,9 +5,10 @@
 //! |---|---|---|
 //! | `tcp`, `udt`, `quic` | the transport of that name; between keys that the two ends tell each other, for `quic` | yes |
 //! | `rate:rate=RATE` | how much of it either end sends at most | yes |
+//! | `ssh` | connections of SSH, for servers that it starts | yes |
 //! | `gsi` | what `--data-auth own` asks for anyway | yes |
 //! | `tls` | what `ftps://` asks for anyway; elsewhere TLS between keys that the two ends tell each other | yes |
-//! | `phoebus:gw=HOST/PORT`, `phoebus:path=HOST/PORT\|HOST/PORT` | sessions through gateways, as by `--via`; `udt`, `quic` or `tls` beside it is their first hop | no: its own end is a TCP connection of the last gateway |
+//! | `phoebus:gw=HOST/PORT`, `phoebus:path=HOST/PORT\|HOST/PORT` | sessions through gateways, as by `--gateways`; `udt`, `quic` or `tls` beside it is their first hop | no: its own end is a TCP connection of the last gateway |
 
 use crate::exit::Exit;
 use anyhow::Result;
@@ -15,13 +16,16 @@ use phoebus_gridftp::client::NetStack;
 use phoebus_gridftp::data::stack::{self, SESSIONS};
 use phoebus_proto::agent::FirstHop;
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::gridftp::inside;
 
 /// A stack, as far as this end is concerned.
 #[derive(Debug, Clone)]
 pub(crate) enum Stack {
     /// What both ends have.
     Net(NetStack),
-    /// Gateways, as `--via` has them.
+    /// Connections of SSH beside the one that has started the server.
+    Inside,
+    /// Gateways, as `--gateways` has them.
     Gateways {
         /// All of them, the first hop first.
         path: Vec<Endpoint>,
@@ -40,6 +44,9 @@ impl Stack {
     }
 
     fn read(text: &str) -> Result<Self, String> {
+        if text.trim() == inside::DRIVER {
+            return Ok(Self::Inside);
+        }
         let layers = stack::parse(text)?;
         let Some(at) = layers.iter().position(|layer| layer.name == SESSIONS) else {
             return NetStack::new(text, &layers).map(Self::Net);
@@ -75,7 +82,7 @@ mod tests {
                 let path: Vec<_> = path.iter().map(Endpoint::to_string).collect();
                 (path.join(","), first_hop.map(|hop| hop.to_string()))
             }
-            Stack::Net(net) => panic!("{net:?}"),
+            other => panic!("{other:?}"),
         };
         let hop = |name: &str| Some(name.to_owned());
         assert_eq!(gateways("phoebus:path=a/1|b"), ("a:1,b:5006".to_owned(), None));

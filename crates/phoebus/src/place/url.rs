@@ -46,8 +46,10 @@ pub(crate) enum Scheme {
     Gsiftp,
     /// FTP or GridFTP with a password or none.
     Ftp,
-    /// FTP over TLS.
+    /// FTP over TLS, from the connection's beginning on its own port.
     Ftps,
+    /// FTP over TLS that is asked for on any port (`AUTH TLS`), as FileZilla and WinSCP write it.
+    Ftpes,
     /// GridFTP over SSH, by the program that the far side has for it.
     Sshftp,
     /// The same by Phoebus itself, written as `host:path`.
@@ -64,6 +66,10 @@ impl fmt::Debug for Password {
     }
 }
 
+/// Hosts of these names need a user before them where the path begins at the root: more likely a slash of a URL is missing.
+const LIKE_SCHEMES: [&str; 12] =
+    ["ftp", "ftps", "ftpes", "gsiftp", "sshftp", "file", "http", "https", "sftp", "scp", "ssh", "rsync"];
+
 /// Text that is no place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\": {expected} was expected")]
@@ -73,7 +79,7 @@ pub(crate) struct UrlError {
 }
 
 impl Scheme {
-    const ALL: [Self; 4] = [Self::Gsiftp, Self::Ftp, Self::Ftps, Self::Sshftp];
+    const ALL: [Self; 5] = [Self::Gsiftp, Self::Ftp, Self::Ftps, Self::Ftpes, Self::Sshftp];
 
     /// As URLs have it.
     pub(crate) fn name(self) -> &'static str {
@@ -81,6 +87,7 @@ impl Scheme {
             Self::Gsiftp => "gsiftp",
             Self::Ftp => "ftp",
             Self::Ftps => "ftps",
+            Self::Ftpes => "ftpes",
             Self::Sshftp => "sshftp",
             Self::Ssh => "ssh",
         }
@@ -90,7 +97,7 @@ impl Scheme {
     pub(crate) fn port(self) -> u16 {
         match self {
             Self::Gsiftp => 2811,
-            Self::Ftp => 21,
+            Self::Ftp | Self::Ftpes => 21,
             Self::Ftps => 990,
             Self::Sshftp | Self::Ssh => 22,
         }
@@ -114,13 +121,23 @@ impl Url {
                 return file(text, rest);
             }
             let known = Scheme::ALL.into_iter().find(|known| known.name() == scheme);
-            let error = || error(text, "gsiftp://, ftp://, ftps://, sshftp://, file:///, HOST:PATH or a path");
+            let error =
+                || error(text, "gsiftp://, ftp://, ftps://, ftpes://, sshftp://, file:///, HOST:PATH or a path");
             return far(text, known.ok_or_else(error)?, rest).map(Self::Far);
         }
         if let Some(path) = text.strip_prefix("file:").filter(|path| path.starts_with('/')) {
             return Ok(Self::Local(decoded(path).into()));
         }
         match split_remote(text) {
+            Some((host, path)) if is_drive(host, path) => {
+                Err(error(text, "a path of this machine without a drive letter"))
+            }
+            Some((host, path)) if path.starts_with('/') && LIKE_SCHEMES.contains(&&*host.to_ascii_lowercase()) => {
+                Err(error(
+                    text,
+                    "two slashes after the scheme, as in ftp://HOST/PATH, or a user before a host of this name",
+                ))
+            }
             Some((host, path)) => remote(text, host, path).map(Self::Far),
             None => local(),
         }
@@ -234,6 +251,11 @@ fn split_remote(text: &str) -> Option<(&str, &str)> {
     (!host.is_empty() && !host.contains('/')).then_some((host, path))
 }
 
+/// Whether `host:path` is what other systems have for a path of this machine, as `C:/x`.
+fn is_drive(host: &str, path: &str) -> bool {
+    host.len() == 1 && host.starts_with(|c: char| c.is_ascii_alphabetic()) && path.starts_with(['/', '\\'])
+}
+
 fn remote(text: &str, host: &str, path: &str) -> Result<Far, UrlError> {
     let (user, host) = host.split_once('@').map_or((None, host), |(user, host)| (Some(user.to_owned()), host));
     let path = path.strip_prefix("~/").unwrap_or(path);
@@ -292,6 +314,9 @@ mod tests {
             ("sshftp://me@host/a", "sshftp://me@host/a", b"a"),
             ("[2001:db8::1]:~/a", "[2001:db8::1]:a", b"a"),
             ("host:", "host:", b""),
+            ("me@ftp:/a", "me@ftp:/a", b"/a"),
+            ("ftp:a", "ftp:a", b"a"),
+            ("c:a", "c:a", b"a"),
         ] {
             assert_eq!(far(text), (url.to_owned(), path.to_vec()), "{text}");
         }
@@ -299,8 +324,19 @@ mod tests {
 
     #[test]
     fn what_is_no_place_is_named_without_its_password() {
-        for text in ["http://host/a", "ftp:///a", "gsiftp://host:0/a", "ftp://host:x/", "ftp://::1/a", "file://host/a"]
-        {
+        for text in [
+            "http://host/a",
+            "ftp:///a",
+            "gsiftp://host:0/a",
+            "ftp://host:x/",
+            "ftp://::1/a",
+            "file://host/a",
+            "ftp:/host/x",
+            "GSIFTP:/h/x",
+            "https:/h",
+            "C:/x",
+            "c:\\x",
+        ] {
             let error = Url::parse(OsStr::new(text)).unwrap_err().to_string();
             assert!(error.starts_with(&format!("\"{text}\": ")) && error.ends_with(" was expected"), "{error}");
         }

@@ -1,4 +1,4 @@
-//! The way to servers: directly, or through gateways by `--via` and the variables that all programs of Phoebus know (P29, P30),
+//! The way to servers: directly, or through gateways by `--gateways` and the variables that all programs of Phoebus know (P29, P30),
 //! and what was taken of it, for reports (S20).
 
 use crate::agent;
@@ -37,7 +37,7 @@ impl fmt::Debug for Ways {
 }
 
 impl Ways {
-    /// By the option `--via`, or else by the environment and the user's and the administrator's files; by `first_hop`, if that is
+    /// By the option `--gateways`, or else by the environment and the user's and the administrator's files; by `first_hop`, if that is
     /// said, whatever they say of it.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Ways {
             Some("none") => vec![(Key::Disable, Some("1".to_owned()))],
             Some(via) => {
                 let check = Settings::default().apply(Key::Path, via);
-                check.map_err(|why| Exit::usage(format!("--via: {why}")))?;
+                check.map_err(|why| Exit::usage(format!("--gateways: {why}")))?;
                 vec![(Key::Path, Some(via.to_owned()))]
             }
             None => Vec::new(),
@@ -56,7 +56,7 @@ impl Ways {
         let settings = options::settings(&variables)?;
         let asked = via.is_some_and(|via| via != "none");
         if asked && settings.disabled {
-            return Err(Exit::usage("--via asks for gateways, and PHOEBUS_DISABLE says that there are none"));
+            return Err(Exit::usage("--gateways asks for gateways, and PHOEBUS_DISABLE says that there are none"));
         }
         options::check_report(&settings)?;
         Ok(Self { settings, asked, variables, agent: None, paths })
@@ -86,7 +86,9 @@ impl Ways {
     /// Gateways were asked for.
     pub(super) fn are_not_asked_for(&self, server: &str) -> Result<()> {
         match self.asked {
-            true => Err(Exit::usage(format!("{server}: ssh connects by itself, and not through gateways (--via)"))),
+            true => {
+                Err(Exit::usage(format!("{server}: ssh connects by itself, and not through gateways (--gateways)")))
+            }
             false => Ok(()),
         }
     }

@@ -59,7 +59,7 @@ fn ends(ssh: Option<&str>) -> (SocketAddr, SocketAddr) {
 }
 
 /// Carries bytes between standard input and output, which may be anything, and `other`; gives the thread that writes.
-fn carry(other: UnixStream) -> io::Result<thread::JoinHandle<()>> {
+pub(super) fn carry(other: UnixStream) -> io::Result<thread::JoinHandle<()>> {
     let file = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from);
     let (mut input, mut output) = (file(io::stdin().as_fd())?, file(io::stdout().as_fd())?);
     let (mut heard, mut spoken) = (other.try_clone()?, other);
@@ -75,7 +75,7 @@ fn carry(other: UnixStream) -> io::Result<thread::JoinHandle<()>> {
 
 /// Copies what comes as it comes: the library's own copy may have the kernel wait for more (`splice`).
 fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
-    let mut room = [0; 4096];
+    let mut room = vec![0; 64 << 10];
     loop {
         match from.read(&mut room) {
             Ok(0) => return Ok(()),

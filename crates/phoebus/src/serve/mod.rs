@@ -1,6 +1,8 @@
-//! `phoebus serve`: the GridFTP and FTP server as a process; [`inetd`] for one user, on standard input and output.
+//! `phoebus serve`: the GridFTP and FTP server as a process; [`inetd`] for one user, on standard input and output, and
+//! [`relay`] for that one's data.
 
 mod inetd;
+mod relay;
 
 use crate::exit::Exit;
 use crate::gateway::start_log;
@@ -8,14 +10,14 @@ use anyhow::{Context, Result};
 use phoebus_client::{Options, Sessions};
 use phoebus_gateway::config::Log;
 use phoebus_gridftp::server::config::{Anonymous, PORT};
-use phoebus_gridftp::server::{Config, Gateways, Quota, Server, StartError, hash_password};
+use phoebus_gridftp::server::{Config, Gateways, Quota, Reloader, Server, StartError, hash_password};
 use phoebus_net::transport::Transport;
 use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::settings::Settings;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,7 +28,7 @@ const MAX_PASSWORD: u64 = 4096;
 /// Serve files by GridFTP and FTP
 ///
 /// Without a configuration file one directory is served to everybody on this machine: --root and --anonymous. SIGTERM or SIGINT:
-/// nobody new is accepted, and transfers finish within limits.drain. The log goes to standard error; standard output gets a
+/// nobody new is accepted, and transfers finish within limits.drain. SIGHUP: the configuration is read again. The log goes to standard error; standard output gets a
 /// line for each address that is listened on.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -59,6 +61,9 @@ pub(crate) struct Args {
     /// Serve whoever has started this, as the user that he is, on standard input and output, without a password: for ssh
     #[arg(long, conflicts_with_all = ["config", "listen", "anonymous", "data_node", "check", "json"])]
     inetd: bool,
+    /// With --inetd: carry data between standard input and output and a server that another login of this user has started
+    #[arg(long, requires = "inetd", conflicts_with_all = ["root", "read_only"])]
+    data: bool,
     /// Move data for a front end, which proves to have the secret of `[stripes]`, and serve nobody else
     #[arg(long, requires = "config")]
     data_node: bool,
@@ -77,7 +82,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     if args.hash_password {
         return hash();
     }
+    if args.data {
+        return relay::run();
+    }
     if args.inetd {
+        if relay::is_asked_for(std::env::var("SSH_ORIGINAL_COMMAND").ok().as_deref()) {
+            return relay::run();
+        }
         return inetd::run(args.root.unwrap_or_else(|| "/".into()), args.read_only);
     }
     if args.anonymous != args.root.is_some() || (args.read_only && args.root.is_none()) {
@@ -110,10 +121,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         writeln!(std::io::stdout(), "this is a valid configuration")?;
         return Ok(ExitCode::SUCCESS);
     }
-    start_log(&Log::default(), args.json, None)?;
+    start_log(&Log { repeats: config.log.repeats, ..Log::default() }, args.json, None)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("cannot start the server's threads")?;
-    let cut = runtime.block_on(serve(config))?;
+    let cut = runtime.block_on(serve(config, args.config))?;
     runtime.shutdown_background();
     if cut > 0 {
         anyhow::bail!("ended {cut} sessions that had not finished");
@@ -121,10 +132,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(config: Config) -> Result<usize> {
+/// Serves by `config`, which was read from `file`, if from any.
+async fn serve(config: Config, file: Option<PathBuf>) -> Result<usize> {
     // Before it can be reached: whoever sees that it can may send one.
     let mut term = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut int = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let mut hup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
     let server = Server::start_with(config, Some(Arc::new(Through))).map_err(|error| match error {
         StartError::Config(error) => Exit::usage(error),
         StartError::Listen(error) => error.into(),
@@ -134,10 +147,35 @@ async fn serve(config: Config) -> Result<usize> {
         writeln!(out, "listening on {addr}")?;
     }
     out.flush()?;
+    let reloader = server.reloader();
     let end = async {
-        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+        loop {
+            tokio::select! {
+                _ = term.recv() => return,
+                _ = int.recv() => return,
+                Some(()) = hup.recv() => reload(&reloader, file.as_deref()).await,
+            }
+        }
     };
     Ok(server.run(end).await)
+}
+
+/// Reads the configuration again, and all that it names; what cannot be used changes nothing.
+async fn reload(reloader: &Reloader, file: Option<&Path>) {
+    let Some(file) = file.map(Path::to_owned) else {
+        tracing::warn!("SIGHUP: there is no configuration file to read again; it has to be given by --config");
+        return;
+    };
+    let (reloader, name) = (reloader.clone(), file.display().to_string());
+    // Directories and keys may lie on slow disks.
+    let done = tokio::task::spawn_blocking(move || reloader.reload(Config::read(&file)?)).await;
+    match done {
+        Ok(Ok(())) => tracing::info!(file = name, "the configuration was read again; new connections are served by it"),
+        Ok(Err(error)) => {
+            tracing::error!(file = name, %error, "the configuration cannot be used, and nothing is changed")
+        }
+        Err(error) => tracing::error!(file = name, %error, "the configuration was not read again"),
+    }
 }
 
 /// Data connections through gateways. What the environment says of gateways is for programs of users, and not heeded here.

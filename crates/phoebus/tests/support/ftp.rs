@@ -112,7 +112,7 @@ impl Ftp {
         Self::start(command, port, "jane:s3cret@", "", root, dir)
     }
 
-    fn start(
+    pub(super) fn start(
         mut command: Command,
         port: u16,
         login: &'static str,
@@ -255,7 +255,9 @@ impl Copy {
 /// Whether a draft below `dir` has so many bytes.
 fn drafted(dir: &Path, bytes: u64) -> bool {
     let names = fs::read_dir(dir).unwrap().map(Result::unwrap);
-    let mut drafts = names.filter(|entry| entry.file_name().to_string_lossy().ends_with(".phoebus-part"));
+    // The client's, or that of a server of ours.
+    let ends = [".phoebus-part", ".phoebus-draft"];
+    let mut drafts = names.filter(|entry| ends.iter().any(|end| entry.file_name().to_string_lossy().ends_with(end)));
     // It may be gone by now.
     drafts.any(|entry| entry.metadata().is_ok_and(|meta| meta.blocks() * 512 >= bytes))
 }
@@ -278,13 +280,13 @@ pub fn hidden(root: &Path) -> Vec<String> {
 }
 
 /// A directory that servers reach under other users.
-fn place() -> TempDir {
+pub(super) fn place() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     open_to_all(dir.path(), 0o755);
     dir
 }
 
-fn open_to_all(path: &Path, mode: u32) {
+pub(super) fn open_to_all(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
@@ -298,7 +300,7 @@ pub fn certificate(dir: &Path) -> (PathBuf, PathBuf) {
     (dir.join("cert.pem"), dir.join("key.pem"))
 }
 
-fn program(name: &str) -> Command {
+pub(super) fn program(name: &str) -> Command {
     let path = format!("{}:/usr/local/sbin:/usr/sbin:/sbin", std::env::var("PATH").unwrap());
     let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.exists());
     Command::new(found.unwrap_or_else(|| panic!("{name} is not installed: run `scripts/setup test`")))

@@ -8,6 +8,7 @@ pub mod grid;
 pub mod gridftp;
 pub mod here;
 pub mod path;
+pub mod peers;
 pub mod place;
 #[path = "../../../gridftp/tests/support/port.rs"]
 pub mod port;
@@ -61,6 +62,19 @@ impl Gateway {
     pub fn start_at(addr: SocketAddr, name: &str, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let gateway = Self { addr, child: spawn(&dir, addr, name, more), dir };
+        gateway.wait_until_up()
+    }
+
+    /// One whose host knows names by this file instead of `/etc/resolv.conf`: in a mount namespace of its own, which takes root.
+    pub fn start_with_resolver(resolv_conf: &str, name: &str, more: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let addr = SocketAddr::from((address(), 5006));
+        let file = dir.path().join("resolv.conf");
+        std::fs::write(&file, resolv_conf).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\""]).arg(file);
+        command.arg(phoebus().get_program());
+        let gateway = Self { addr, child: spawn_by(command, &dir, addr, name, more), dir };
         gateway.wait_until_up()
     }
 
@@ -181,10 +195,13 @@ fn config(addr: SocketAddr, name: &str, more: &str) -> String {
 }
 
 fn spawn(dir: &TempDir, addr: SocketAddr, name: &str, more: &str) -> Child {
+    spawn_by(phoebus(), dir, addr, name, more)
+}
+
+fn spawn_by(mut command: Command, dir: &TempDir, addr: SocketAddr, name: &str, more: &str) -> Child {
     let file = dir.path().join("gateway.toml");
     std::fs::write(&file, config(addr, name, more)).unwrap();
     let log = std::fs::File::create(dir.path().join("log")).unwrap();
-    let mut command = phoebus();
     command.arg("gateway").arg("--config").arg(file).current_dir(dir.path());
     command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
 }
@@ -249,10 +266,19 @@ pub fn connect_reported(
     gateways: &[SocketAddr],
     destination: &Endpoint,
 ) -> io::Result<Result<(TcpStream, Vec<Hop>), Refusal>> {
+    connect_on(TcpStream::connect(gateways[0])?, id, gateways, destination)
+}
+
+/// The same on a connection to the first of the gateways.
+pub fn connect_on(
+    mut stream: TcpStream,
+    id: SessionId,
+    gateways: &[SocketAddr],
+    destination: &Endpoint,
+) -> io::Result<Result<(TcpStream, Vec<Hop>), Refusal>> {
     let path: Vec<EndpointRef> = gateways[1..].iter().map(|addr| EndpointRef::from(*addr)).collect();
     let open = open(id, destination.as_ref(), &path);
     let mut client = Initiator::connect(vec![0; 4096], Vec::new(), &Hello::of(""), None, &open).unwrap();
-    let mut stream = TcpStream::connect(gateways[0])?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(client.outgoing())?;
     client.sent(usize::MAX);

@@ -28,6 +28,15 @@ static int family(int fd) {
     return own.ss_family;
 }
 
+// The own address that a program sees is of the destination's protocol, or none.
+static void own_is(int fd, int mapped) {
+    v6 own;
+    socklen_t len = sizeof own;
+    OK(getsockname(fd, (struct sockaddr *)&own, &len));
+    CHECK(len == sizeof own && own.sin6_family == AF_INET6 && own.sin6_port != 0);
+    CHECK(!IN6_IS_ADDR_V4MAPPED(&own.sin6_addr) == !mapped);
+}
+
 // An IPv6 socket, whatever the gateway has.
 static void six(void) {
     for (int only = 0; only < 2; only++) {
@@ -39,6 +48,7 @@ static void six(void) {
         a = at6("2001:db8::7", ECHO);
         OK(connect(fd, ADDR(a)));
         v6_peer_is(fd, a);
+        own_is(fd, 0);
         CHECK(family(fd) == AF_INET6 && option(fd, SOL_SOCKET, SO_DOMAIN) == AF_INET6);
         echo(fd);
         close(fd);
@@ -48,6 +58,7 @@ static void six(void) {
     v6 a = at6("::ffff:192.0.2.7", ECHO);
     OK(connect(fd, ADDR(a)));
     v6_peer_is(fd, a);
+    own_is(fd, 1);
     echo(fd);
     close(fd);
     // Without waiting.

@@ -1,6 +1,7 @@
 // Processes that are killed while they share a handshake. Nobody else is stopped by that, and there is never a session with
 // bytes in it that nobody sent, or without some that somebody did.
 #include "check.h"
+#include <sched.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 
@@ -106,10 +107,66 @@ static void anywhere(void) { CHECK(kill_anywhere(0) > 4); }
 // HELLO and OPENED are received, and OPEN is sent unless it went with the SYN: each begins and ends.
 static void moving(void) { CHECK(kill_anywhere(1) >= 4); }
 
+static void *polls(void *at) {
+    int *fd = at;
+    CHECK(polled(*fd, POLLOUT, 0) == 0);
+    *fd = -1;
+    return NULL;
+}
+
+// A process that has the number of its parent, in a namespace of its own, and is stopped while it uses the handshake: its
+// parent neither takes it for itself nor for dead, and waits.
+static void namesake(void) {
+    OK(unshare(CLONE_NEWPID));
+    pid_t first = fork();
+    CHECK(first >= 0);
+    if (first == 0) {
+        CHECK(getpid() == 1);
+        int fd = begun(HELD), own = syscall(SYS_pidfd_open, 1, 0);
+        CHECK(own >= 0);
+        OK(unshare(CLONE_NEWPID));
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            CHECK(getpid() == 1);
+            OK(ptrace(PTRACE_TRACEME, 0, NULL, NULL));
+            OK(raise(SIGSTOP));
+            for (;;) polled(fd, POLLOUT, 0);
+        }
+        // The namespace is for children; threads are of this process's own.
+        OK(setns(own, CLONE_NEWPID));
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
+        OK(ptrace(PTRACE_SETOPTIONS, child, NULL, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL));
+        struct __ptrace_syscall_info call;
+        do {
+            OK(ptrace(PTRACE_SYSCALL, child, NULL, NULL));
+            CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
+            CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, child, sizeof call, &call) > 0);
+        } while (call.op != PTRACE_SYSCALL_INFO_ENTRY || call.entry.nr != SYS_recvfrom);
+        static int asked;
+        asked = fd;
+        pthread_t thread;
+        OK(pthread_create(&thread, NULL, polls, &asked));
+        usleep(200000);
+        CHECK(asked == fd);
+        OK(kill(child, SIGKILL));
+        CHECK(waitpid(child, NULL, 0) == child);
+        OK(pthread_join(thread, NULL));
+        release();
+        CHECK(polled(fd, POLLOUT, -1) == POLLOUT && so_error(fd) == 0);
+        echo(fd);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(first, &status, 0) == first && status == 0);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     if (strcmp(argv[1], "idle") == 0) idle();
     else if (strcmp(argv[1], "anywhere") == 0) anywhere();
     else if (strcmp(argv[1], "moving") == 0) moving();
+    else if (strcmp(argv[1], "namesake") == 0) namesake();
     else CHECK(!"a rule of this name");
 }

@@ -31,6 +31,10 @@ pub const NOT_ALLOWED: u16 = 17;
 /// Opens, and at once sends what fits and closes its direction.
 pub const GREETING: u16 = 18;
 
+/// Like [`HELD`] and [`HELD_REFUSED`], at ports where a program without privileges can listen.
+pub const HELD_HERE: u16 = 10_009;
+pub const HELD_REFUSED_HERE: u16 = 10_012;
+
 /// What a client has asked for.
 #[derive(Debug, Clone)]
 pub struct Asked {
@@ -120,7 +124,7 @@ fn serve(mut stream: TcpStream, control: &UdpSocket, asked: &Mutex<Vec<Asked>>) 
 
 fn answer(mut stream: TcpStream, mut acceptor: Acceptor, asked: &Asked, control: &UdpSocket) -> io::Result<()> {
     let port = asked.destination.port;
-    if matches!(port, HELD | HELD_REFUSED) {
+    if matches!(port, HELD | HELD_REFUSED | HELD_HERE | HELD_REFUSED_HERE) {
         // HELLO goes out at once, whatever the answer takes.
         send(&mut stream, &mut acceptor, usize::MAX)?;
         control.recv(&mut [0; 16])?;
@@ -135,7 +139,7 @@ fn answer(mut stream: TcpStream, mut acceptor: Acceptor, asked: &Asked, control:
     let hops = [HopReport { from: "peer", to: "echo", transport: "tcp", rtt_us: 250, ..HopReport::default() }];
     let opened = Opened::new(asked.session, asked.mode, List::new(&hops));
     match port {
-        REFUSED | HELD_REFUSED => acceptor.refuse(&refuse(Code::Refused)).map_err(invalid)?,
+        REFUSED | HELD_REFUSED | HELD_REFUSED_HERE => acceptor.refuse(&refuse(Code::Refused)).map_err(invalid)?,
         NOT_ALLOWED => acceptor.refuse(&refuse(Code::NotAllowed)).map_err(invalid)?,
         HANG_UP => return Ok(()),
         GARBAGE => return stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"),

@@ -31,9 +31,21 @@ impl Features {
         }))
     }
 
+    /// The same and the feature `name`, given in capitals, which was found in another way.
+    #[must_use]
+    pub fn with(mut self, name: &str) -> Self {
+        self.0.entry(name.to_owned()).or_default();
+        self
+    }
+
     /// Whether the server has the feature `name`, given in capitals.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
+    }
+
+    /// Whether nothing is known of the server.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The feature's parameters, in whatever form it has them; empty if there are none.

@@ -12,6 +12,9 @@ pub const MAX_LINE: usize = 64 << 10;
 #[error("a line of more than {0} bytes")]
 pub struct LongLine(pub usize);
 
+/// The room that is kept when a line has been given: most need no more, and what a long one took is given back.
+const KEPT: usize = 4 << 10;
+
 /// Telnet's "interpret as command".
 const IAC: u8 = 255;
 
@@ -79,6 +82,9 @@ impl Lines {
         };
         let mut line: Vec<u8> = self.bytes.drain(..=end).collect();
         self.searched = 0;
+        if self.bytes.len() <= KEPT && self.bytes.capacity() > 2 * KEPT {
+            self.bytes.shrink_to(KEPT);
+        }
         line.pop();
         line.pop_if(|byte| *byte == b'\r');
         let mut after_cr = false;

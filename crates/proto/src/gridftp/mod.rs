@@ -5,6 +5,7 @@
 //! - [`command`] and [`site`]: what clients ask. [`options`] are what `OPTS RETR` changes.
 //! - [`reply`]: what servers answer. Of what is in answers: [`address`]es of data connections, [`features`], [`facts`] of
 //!   files, [`marker`]s of what has been transferred, [`time`]s. [`pin`]s are keys of data connections, which both say.
+//! - [`inside`]: data connections that another byte stream carries.
 //! - [`block`] and [`xblock`]: the data channel in extended block modes (E and X), block by block and, over all connections of a transfer,
 //!   to its end.
 //!
@@ -16,6 +17,7 @@ pub mod block;
 pub mod command;
 pub mod facts;
 pub mod features;
+pub mod inside;
 pub mod line;
 pub mod marker;
 pub mod options;

@@ -32,6 +32,8 @@ pub enum Site {
     TaskId(String),
     /// What the client says of itself, for logs.
     ClientInfo(String),
+    /// What transfers that were cut have left in a directory: Phoebus's own.
+    Drafts(Option<Path>),
     /// Who the client is mapped to.
     WhoAmI,
     /// The server's version.
@@ -94,6 +96,8 @@ impl Site {
             }
             "TASKID" => Self::TaskId(text(rest).ok_or_else(|| syntax("a task"))?),
             "CLIENTINFO" => Self::ClientInfo(text(rest).ok_or_else(|| syntax("what the client says of itself"))?),
+            "DRAFTS" if rest.is_empty() => Self::Drafts(None),
+            "DRAFTS" => Self::Drafts(Some(path("SITE", rest)?)),
             "WHOAMI" => Self::WhoAmI,
             "VERSION" => Self::Version,
             "" => return Err(syntax("a command of this site")),
@@ -127,6 +131,8 @@ impl Site {
             Self::Truncate(length, name) => both("TRNC", &length.to_string(), name),
             Self::TaskId(task) => with("TASKID", task.as_bytes()),
             Self::ClientInfo(info) => with("CLIENTINFO", info.as_bytes()),
+            Self::Drafts(None) => b"DRAFTS".to_vec(),
+            Self::Drafts(Some(name)) => with("DRAFTS", name),
             Self::WhoAmI => b"WHOAMI".to_vec(),
             Self::Version => b"VERSION".to_vec(),
             Self::Other(verb, rest) if rest.is_empty() => verb.as_bytes().to_vec(),

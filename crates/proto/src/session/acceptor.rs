@@ -32,6 +32,12 @@ pub enum State {
     Opened(Mode),
 }
 
+/// Most messages that are skipped behind one challenge. 16: a peer sends OPEN along with the AUTH that is not enough, and not many
+/// times, as it has to wait for the challenge first.
+const SKIPPED_MAX: u8 = 16;
+/// Most bytes that may wait to be sent when one more message is added: a greeting and two answers, whatever their length.
+const OUTGOING_MAX: usize = 2 * (PREFIX_LEN + MESSAGE_MAX);
+
 /// What the peer asks for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Request<'a> {
@@ -41,6 +47,9 @@ pub enum Request<'a> {
     Open(Open<'a>),
     /// To join a session.
     Attach(Attach<'a>),
+    /// A session that requires features which this version does not know: these bits of [`Open::required`]. It can only be
+    /// refused, with [`Code::Feature`].
+    Unsupported(u64),
 }
 
 /// The acceptor's side of the handshake.
@@ -55,6 +64,9 @@ pub struct Acceptor {
     peer_features: u64,
     peer_is_beacon: bool,
     peer_instance: u64,
+    /// Messages skipped since the last challenge.
+    skipped: u8,
+    instance: u64,
 }
 
 impl Acceptor {
@@ -70,7 +82,15 @@ impl Acceptor {
             peer_features: 0,
             peer_is_beacon: false,
             peer_instance: 0,
+            skipped: 0,
+            instance: 0,
         }
+    }
+
+    /// The same, by the process of that name which is this one ([`Hello::instance`]). To be said before the greeting.
+    #[must_use]
+    pub fn with_instance(self, instance: u64) -> Self {
+        Self { instance, ..self }
     }
 
     /// Where the handshake stands.
@@ -149,7 +169,10 @@ impl Acceptor {
         }
         match self.inbox.message() {
             Ok(Some(Message::Auth(auth))) => Some(Request::Auth(auth)),
-            Ok(Some(Message::Open(open))) => Some(Request::Open(open)),
+            Ok(Some(Message::Open(open))) => Some(match open.required & !feature::KNOWN {
+                0 => Request::Open(open),
+                unknown => Request::Unsupported(unknown),
+            }),
             Ok(Some(Message::Attach(attach))) => Some(Request::Attach(attach)),
             _ => None,
         }
@@ -170,15 +193,19 @@ impl Acceptor {
     pub fn challenge(&mut self, challenge: &Challenge) -> Result<(), ProtocolError> {
         self.decide()?;
         self.queue(Message::Challenge(*challenge))?;
-        self.state = State::Challenged;
+        (self.state, self.skipped) = (State::Challenged, 0);
         Ok(())
     }
 
     /// Grants the session.
     ///
     /// # Errors
-    /// [`ProtocolError::Unexpected`] when nothing was asked, [`ProtocolError::NoRoom`] when the report is too long.
+    /// [`ProtocolError::Unexpected`] when nothing was asked, [`ProtocolError::Feature`] for [`Request::Unsupported`],
+    /// [`ProtocolError::NoRoom`] when the report is too long.
     pub fn opened(&mut self, opened: &Opened) -> Result<(), ProtocolError> {
+        if let Some(Request::Unsupported(unknown)) = self.request() {
+            return Err(ProtocolError::Feature(unknown));
+        }
         self.decide()?;
         self.queue(Message::Opened(*opened))?;
         self.state = State::Opened(opened.mode);
@@ -244,17 +271,12 @@ impl Acceptor {
                 self.state = State::Asked;
                 Ok(())
             }
-            (State::Challenged, Message::Open(_) | Message::Attach(_)) => {
+            (State::Challenged, Message::Open(_) | Message::Attach(_)) if self.skipped < SKIPPED_MAX => {
+                self.skipped += 1;
                 self.inbox.next();
                 Ok(())
             }
             (State::Challenged, _) => unexpected("AUTH"),
-            (_, Message::Open(open)) if open.required & !feature::KNOWN != 0 => {
-                let unknown = ProtocolError::Feature(open.required & !feature::KNOWN);
-                self.inbox.next();
-                self.refuse_because(Code::Feature, &unknown.to_string());
-                Ok(())
-            }
             (_, Message::Open(_) | Message::Attach(_)) => {
                 self.state = State::Asked;
                 Ok(())
@@ -274,11 +296,14 @@ impl Acceptor {
     fn greet(&mut self) -> Result<(), ProtocolError> {
         self.out.extend_from_slice(&PREFACE);
         let name = self.name.clone();
-        self.queue(Message::Hello(Hello::of(&name)))
+        self.queue(Message::Hello(Hello { instance: self.instance, ..Hello::of(&name) }))
     }
 
     fn queue(&mut self, message: Message) -> Result<(), ProtocolError> {
         let start = self.out.len();
+        if start - self.sent > OUTGOING_MAX {
+            return Err(ProtocolError::NoRoom(start - self.sent));
+        }
         let mut room = 1024;
         loop {
             self.out.resize(start + room, 0);

@@ -75,6 +75,8 @@ enum Lane {
     Data { offset: u64, left: u32 },
     /// Nothing more.
     Ended,
+    /// Nothing more: it has failed.
+    Gone,
 }
 
 /// What a bundle brings next.
@@ -115,6 +117,17 @@ impl Gather {
         self.lanes.get(lane) == Some(&Lane::Ended)
     }
 
+    /// Whether bytes that were announced on `lane` were not taken yet.
+    pub fn awaits(&self, lane: usize) -> bool {
+        matches!(self.lanes.get(lane), Some(Lane::Data { .. }))
+    }
+
+    /// Says that nothing more comes on `lane`, which has failed. Where it was to bring the next bytes, [`Gather::next`] says so once no
+    /// other lane can.
+    pub fn leave(&mut self, lane: usize) {
+        self.set(lane, Lane::Gone);
+    }
+
     /// Says that the header of a DATA frame has arrived on `lane`: `len` bytes from `offset` on.
     ///
     /// # Errors
@@ -135,7 +148,7 @@ impl Gather {
     pub fn shutdown(&mut self, lane: usize, offset: u64) -> Result<(), BundleError> {
         let known = |lane: &Lane| match lane {
             Lane::Data { offset, left } => offset.saturating_add((*left).into()),
-            Lane::Unknown | Lane::Ended => 0,
+            Lane::Unknown | Lane::Ended | Lane::Gone => 0,
         };
         let least = self.lanes.iter().map(known).max().unwrap_or(0).max(self.position);
         match self.end {
@@ -167,7 +180,7 @@ impl Gather {
                     return Err(BundleError::Overlap { got: offset, expected: self.position });
                 }
                 Lane::Unknown => open = true,
-                Lane::Data { .. } | Lane::Ended => {}
+                Lane::Data { .. } | Lane::Ended | Lane::Gone => {}
             }
         }
         if open { Ok(Next::Wait) } else { Err(BundleError::Gap(self.position)) }
@@ -220,6 +233,22 @@ mod tests {
         assert_eq!((gather.next(true), gather.position()), (Ok(Next::End), 15));
         assert!(gather.has_ended(1) && gather.wants(0));
         assert!(gather.shutdown(0, 15).is_ok());
+    }
+
+    #[test]
+    fn a_lane_that_has_gone_takes_nothing_with_it_or_leaves_a_gap() {
+        let mut gather = gather(2);
+        gather.data(0, 0, 10).unwrap();
+        assert!(gather.awaits(0) && !gather.awaits(1));
+        gather.leave(1);
+        assert!(!gather.wants(1) && !gather.has_ended(1));
+        gather.took(0, 10);
+        assert_eq!(gather.next(true), Ok(Next::Wait));
+        let mut ends_early = gather.clone();
+        ends_early.shutdown(0, 20).unwrap();
+        assert_eq!(ends_early.next(true), Err(BundleError::Gap(10)), "what it had is missing");
+        gather.shutdown(0, 10).unwrap();
+        assert_eq!(gather.next(true), Ok(Next::End));
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub struct Hello<'a> {
     /// Whether the connection is a beacon: it carries no sessions, and its reset says that the sender's process has died, with
     /// all that it carried over transports that do not show it.
     pub beacon: bool,
-    /// Which process of that name the sender is, a random number: so a client's beacon is told from another's. 0: not said.
+    /// Which process of that name the sender is, a random number: so a process that was restarted is told from the one before,
+    /// and a client's beacon from another's. 0: not said.
     pub instance: u64,
 }
 

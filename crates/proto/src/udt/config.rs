@@ -22,6 +22,9 @@ pub struct Config {
     /// Packets that may wait to be read, or for missing ones before them. 25 600, the most that libudt allows by default:
     /// behind a loss, more than a round trip's worth waits.
     pub receive_buffer: u32,
+    /// Packets of [`receive_buffer`](Self::receive_buffer) that a connection which was accepted may fill until
+    /// [`Connection::widen`](super::Connection::widen) is called. All by default, as in libudt.
+    pub accept_buffer: u32,
     /// How long to try to connect: 3 s as in libudt.
     pub connect_timeout: Duration,
     /// How long to try to meet the peer in a rendezvous: 30 s as in libudt.
@@ -86,6 +89,7 @@ impl Default for Config {
             discover_mss: true,
             send_buffer: 8192,
             receive_buffer: 25_600,
+            accept_buffer: Self::BUFFER_MAX,
             connect_timeout: Duration::from_secs(3),
             rendezvous_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30),
@@ -113,7 +117,8 @@ impl Config {
         if !(MSS_MIN..=MSS_MAX).contains(&self.mss) {
             return Err(ConfigError::Mss(self.mss));
         }
-        for (name, packets) in [("send", self.send_buffer), ("receive", self.receive_buffer)] {
+        let buffers = [("send", self.send_buffer), ("receive", self.receive_buffer), ("first", self.accept_buffer)];
+        for (name, packets) in buffers {
             if !(Self::BUFFER_MIN..=Self::BUFFER_MAX).contains(&packets) {
                 return Err(ConfigError::Buffer { name, packets });
             }

@@ -1,11 +1,12 @@
 // A peer that is libudt and nothing else: sends or receives bytes that both ends know, as client, as server, or in a rendezvous.
 //
-// usage: peer send|receive listen|connect|meet HOST PORT BYTES [MSS] [LOCALPORT]
+// usage: peer send|receive|send-file|receive-file listen|connect|meet HOST PORT BYTES [MSS] [LOCALPORT]
 //        peer send-messages|receive-messages listen|connect HOST PORT COUNT ordered|unordered [TTL]
 //
 // Exits with 0 if all bytes were taken, or if exactly these bytes arrived; with 3 if the connection failed first. Message number n
 // (from 0) begins with n in 4 bytes, big-endian, and goes on with the bytes both ends know from 131 n on, to a length of
-// 4 + 7919 n modulo 60000. What arrives is told on standard output, number by number.
+// 4 + 7919 n modulo 60000. send-file and receive-file are libudt's calls for files (sendfile, recvfile), from and to a file in the
+// current directory, beginning behind its first bytes. What arrives is told on standard output, number by number.
 #include <udt/udt.h>
 
 #include <netdb.h>
@@ -14,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -110,6 +112,51 @@ void receive(UDTSOCKET socket, const std::vector<char>& bytes, uint64_t total) {
     }
 }
 
+// A file that has no name any more, of SKIP bytes that are not sent and then, if asked for, those that both ends know.
+constexpr int64_t SKIP = 1000;
+
+std::fstream file(const std::vector<char>& bytes, uint64_t total) {
+    std::string name = "libudt-peer-" + std::to_string(getpid());
+    std::fstream opened(name, std::ios::in | std::ios::out | std::ios::binary | std::ios::trunc);
+    unlink(name.c_str());
+    opened.write(std::string(SKIP, '-').data(), SKIP);
+    for (uint64_t done = 0; done < total; done += PIECE) {
+        opened.write(bytes.data() + done % PERIOD, std::streamsize(PIECE < total - done ? PIECE : total - done));
+    }
+    opened.flush();
+    if (!opened) fail("the file", 2);
+    return opened;
+}
+
+void send_file(UDTSOCKET socket, const std::vector<char>& bytes, uint64_t total) {
+    std::fstream from = file(bytes, total);
+    int64_t offset = SKIP;
+    int64_t sent = UDT::sendfile(socket, from, offset, int64_t(total));
+    if (sent == UDT::ERROR) fail("sendfile");
+    if (uint64_t(sent) != total || offset != SKIP + sent) fail("sendfile stopped early", 4);
+}
+
+void receive_file(UDTSOCKET socket, const std::vector<char>& bytes, uint64_t total) {
+    std::fstream to = file(bytes, 0);
+    int64_t offset = SKIP;
+    int64_t got = UDT::recvfile(socket, to, offset, int64_t(total));
+    if (got == UDT::ERROR) fail("recvfile");
+    if (uint64_t(got) != total || offset != SKIP + got) fail("recvfile stopped early", 4);
+    to.flush();
+    to.seekg(SKIP);
+    std::vector<char> buffer(PIECE);
+    for (uint64_t done = 0; done < total; done += PIECE) {
+        size_t piece = PIECE < total - done ? PIECE : size_t(total - done);
+        if (!to.read(buffer.data(), std::streamsize(piece)) || memcmp(buffer.data(), bytes.data() + done % PERIOD, piece) != 0) {
+            fprintf(stderr, "peer: wrong bytes in the file after %llu\n", (unsigned long long)done);
+            _exit(4);
+        }
+    }
+    // As in `receive`: until the sender has gone.
+    char more;
+    if (UDT::recv(socket, &more, 1, 0) != UDT::ERROR) fail("more bytes than were to come", 4);
+}
+
 std::vector<char> message(const std::vector<char>& bytes, uint32_t n) {
     std::vector<char> out(4 + uint64_t(n) * 7919 % 60000);
     for (int at = 0; at < 4; at++) out[at] = char(n >> (24 - 8 * at));
@@ -158,6 +205,10 @@ int main(int argc, char** argv) {
     } else if (what == "receive-messages") {
         receive_messages(socket, pattern());
         fflush(stdout);
+    } else if (what == "send-file") {
+        send_file(socket, pattern(), total);
+    } else if (what == "receive-file") {
+        receive_file(socket, pattern(), total);
     } else if (what == "send") {
         send(socket, pattern(), total);
     } else {

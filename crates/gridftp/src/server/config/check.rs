@@ -45,6 +45,12 @@ impl Config {
                 )));
             }
         }
+        if !self.drafts.keep.0.is_zero() && self.drafts.keep.0 < Duration::from_secs(1) {
+            return value("drafts.keep: at least 1s was expected, or 0s, which keeps drafts for ever");
+        }
+        if self.limits.password_checks == 0 {
+            return value("limits.password_checks: at least 1 was expected: nobody could log in");
+        }
         if !((4 << 10)..=(64 << 20)).contains(&self.data.block.0) {
             return value("data.block: 4KiB to 64MiB were expected");
         }
@@ -109,6 +115,7 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\n[data]\nturn = \"2s\"", "data.turn"),
             ("[anonymous]\nroot = \"/\"\n[data]\nstall = \"0s\"", "data.stall"),
             ("[anonymous]\nroot = \"/\"\n[data]\nmarkers = \"0s\"", "data.markers"),
+            ("[anonymous]\nroot = \"/\"\n[limits]\npassword_checks = 0", "limits.password_checks"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nidle = \"0s\"", "limits.idle"),
             ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),
             ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi] or [kerberos]"),

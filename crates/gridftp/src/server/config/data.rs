@@ -1,5 +1,6 @@
 //! Data connections, and what carries them.
 
+use super::Reach;
 use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -17,6 +18,9 @@ pub struct Data {
     pub public: Option<IpAddr>,
     /// Gateways from which data connections are taken as from the control connection's peer: those whose sessions end here.
     pub gateways: Vec<IpAddr>,
+    /// Whom data connections may be made to beside the control connection's peer, for users with `third_party` and those whose data
+    /// connections prove who is at their ends. `public` addresses by default; ranges name others, such as those of a site's own network.
+    pub third_party_to: Reach,
     /// What may carry data connections, the first of which does unless a client asks for another (`SITE SETNETSTACK`). `tcp` by
     /// default; `udt`, `quic`, `phoebus`, `rate` and the libraries below are the others.
     pub drivers: Vec<String>,
@@ -42,6 +46,10 @@ pub struct Data {
     pub patience: Span,
     /// How long nothing may move. 2 minutes by default: longer than paths take to heal.
     pub stall: Span,
+    /// How long the control connection has to stay, beyond a round trip, after a stream that ends as it would if its sender had been killed
+    /// (MODE S in clear, of unknown length), before the file gets its name. 100 ms by default: the ends of a killed process's
+    /// connections come within some tens of each other.
+    pub quiet: Span,
     /// Between markers of what has arrived. 5 s by default, as in GCT's server.
     pub markers: Span,
 }
@@ -88,6 +96,7 @@ impl Default for Data {
             ports: None,
             public: None,
             gateways: Vec::new(),
+            third_party_to: Reach::default(),
             drivers: vec!["tcp".to_owned()],
             stack: None,
             libraries: Vec::new(),
@@ -99,6 +108,7 @@ impl Default for Data {
             buffer: ByteSize(1 << 30),
             patience: Span(Duration::from_secs(60)),
             stall: Span(Duration::from_secs(120)),
+            quiet: Span(Duration::from_millis(100)),
             markers: Span(Duration::from_secs(5)),
         }
     }

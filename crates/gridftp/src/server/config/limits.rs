@@ -16,6 +16,14 @@ pub struct Limits {
     pub per_user: usize,
     /// How often a client may fail to log in on one connection. 3 by default.
     pub attempts: u32,
+    /// How long the answer to the first failed login from an address waits; each further one waits twice as long. 1 s by default: nothing
+    /// to whoever has mistyped, and much to who guesses.
+    pub failure_delay: Span,
+    /// The longest of these. 30 s by default: below `login`, so that who shares the address of one who guesses is not shut out.
+    pub failure_delay_max: Span,
+    /// How many passwords are looked at at a time, each by one processor for some tenths of a second. Half of the processors by default,
+    /// and at least one: what is left moves data.
+    pub password_checks: usize,
     /// How long a client has to log in. 60 s by default.
     pub login: Span,
     /// How long a client may say nothing. 10 minutes by default, as in GCT's server.
@@ -24,6 +32,15 @@ pub struct Limits {
     pub line: ByteSize,
     /// How many commands may wait while one is carried out. 1000 by default: clients with small files send ahead (U7).
     pub ahead: usize,
+    /// How many bytes these may have, for one connection. 256 KiB by default: some thousand paths of usual length.
+    pub ahead_bytes: ByteSize,
+    /// The most bytes of a listing on the control channel (STAT, MLSC), which is kept until the client has read it. 32 MiB by default: some
+    /// hundred thousand names; MLSD and LIST have no limit.
+    pub listing: ByteSize,
+    /// How many bytes of commands sent ahead and of such listings are kept for all connections from one address. 64 MiB by default.
+    pub memory_per_address: ByteSize,
+    /// The same for all connections. 256 MiB by default.
+    pub memory: ByteSize,
     /// How long sessions have to end their transfers when the server is told to end. 30 s by default.
     pub drain: Span,
 }
@@ -35,10 +52,17 @@ impl Default for Limits {
             per_address: 100,
             per_user: 500,
             attempts: 3,
+            failure_delay: Span(Duration::from_secs(1)),
+            failure_delay_max: Span(Duration::from_secs(30)),
+            password_checks: std::thread::available_parallelism().map_or(1, |all| (all.get() / 2).max(1)),
             login: Span(Duration::from_secs(60)),
             idle: Span(Duration::from_secs(600)),
             line: ByteSize(64 << 10),
             ahead: 1000,
+            ahead_bytes: ByteSize(256 << 10),
+            listing: ByteSize(32 << 20),
+            memory_per_address: ByteSize(64 << 20),
+            memory: ByteSize(256 << 20),
             drain: Span(Duration::from_secs(30)),
         }
     }

@@ -1,18 +1,23 @@
 //! What is served to whom: read from TOML, or made by a program.
 //!
 //! - `users`: who may log in, and what he sees. `security`: by what he proves who he is.
-//! - `limits`: of the server and of each session. `data`: data connections, and what carries them. `stripes`: data nodes.
+//! - `limits`: of the server and of each session. `data`: data connections, and what carries them. `drafts`: what is left of transfers. `stripes`: data nodes.
+//! - `reach`: which third parties data connections may be made to.
 //! - [`check`](Config::check): values that make no sense, each named.
 
 mod check;
 mod data;
+mod drafts;
 mod limits;
+mod reach;
 mod security;
 mod stripes;
 mod users;
 
 pub use data::{Data, DriverLibrary, Sessions};
+pub use drafts::Drafts;
 pub use limits::Limits;
+pub use reach::Reach;
 pub use security::{Gsi, Kerberos, Tls};
 pub use stripes::Stripes;
 pub(super) use users::is_anonymous;
@@ -49,8 +54,12 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// Limits and time limits.
     pub limits: Limits,
+    /// What is logged.
+    pub log: Log,
     /// Data connections.
     pub data: Data,
+    /// What is left of transfers that were cut.
+    pub drafts: Drafts,
     /// Data nodes.
     pub stripes: Stripes,
     /// Whether this is a data node itself, which works for its front end alone.
@@ -59,6 +68,22 @@ pub struct Config {
     /// The one who is served, where the server's control connection was made for him and nobody listens.
     #[serde(skip)]
     pub trusted: Option<Trusted>,
+}
+
+/// What is logged by the program that serves.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// Lines of one kind from one source in a minute, and ten times as many of one kind from all sources together. Logins,
+    /// transfers and changes are not counted. 0: all are written. 20 by default: enough to see what somebody tries, and a few megabytes a day of
+    /// one who never stops.
+    pub repeats: u32,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { repeats: 20 }
+    }
 }
 
 /// A configuration that cannot be used.

@@ -63,6 +63,10 @@ pub struct Tls {
     /// Whether passwords are taken under TLS only: so by default.
     #[serde(default = "yes")]
     pub required: bool,
+    /// Whether data connections under TLS have to resume the session of the control connection, by which the client proves that they are
+    /// its own: so by default. Data nodes cannot ask for it.
+    #[serde(default = "yes")]
+    pub data_must_resume: bool,
 }
 
 fn keytab() -> PathBuf {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use phoebus_files::block::Block;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Entry, Kind, Listing, Meta, Store, Time};
-use phoebus_files::{Error, Sort};
+use phoebus_files::{Error, Sort, is_ours};
 use phoebus_proto::gridftp::facts::{Facts, Type};
 use phoebus_proto::gridftp::line::is_line;
 use phoebus_proto::gridftp::time::Stamp;
@@ -38,7 +38,7 @@ impl Worker {
         let channel = self.channel_of(transfer)?;
         let store = self.store()?;
         let mut listed = lines(store, key.clone(), format.clone()).await?;
-        Self::begin(&channel, tell).await;
+        Self::begin(&channel, None, tell).await;
         let (sender, flow) = Made::pair();
         let make = tokio::spawn(async move {
             let mut at = 0;
@@ -94,14 +94,16 @@ pub(in super::super) async fn lines(store: Arc<dyn Store>, key: Key, format: For
     let (first, within, below) = (Vec::new(), Vec::new(), Vec::new());
     let mut listed = Listed { store, key, format, first, entries: None, within, below, now };
     if meta.kind == Kind::Dir {
-        listed.entries = Some(listed.store.list(&listed.key).await?);
+        let all = matches!(listed.format, Format::Drafts { .. });
+        let entries = if all { listed.store.list_all(&listed.key) } else { listed.store.list(&listed.key) };
+        listed.entries = Some(entries.await?);
         if let Format::Facts { names, read_only, .. } = listed.format {
             let mut own = facts(&meta, read_only);
             own.kind = Some(Type::Current);
             names.keep(&mut own);
             listed.first.extend(own.encode(b"."));
         }
-    } else if matches!(listed.format, Format::Facts { .. }) {
+    } else if matches!(listed.format, Format::Facts { .. } | Format::Drafts { .. }) {
         let name = format!("/{}", listed.key);
         return Err(Error::Kind { name, is: meta.kind.described(), expected: "a directory" });
     } else {
@@ -137,7 +139,8 @@ impl Listed {
             if entries.is_empty() {
                 self.entries = None;
             }
-            for entry in entries {
+            let only_drafts = matches!(self.format, Format::Drafts { .. });
+            for entry in entries.into_iter().filter(|entry| !only_drafts || is_ours(&entry.name)) {
                 let meta = followed(&self.store, &here, &entry).await;
                 let name = [&self.within[..], &entry.name].concat();
                 // Links are not followed down: they may lead up.
@@ -167,7 +170,7 @@ impl Listed {
             _ if !is_line(name) => None,
             Format::Long => Some(long(name, meta, self.now)),
             Format::Names(before) => Some([before, name].concat()),
-            Format::Facts { names, read_only, .. } => {
+            Format::Facts { names, read_only, .. } | Format::Drafts { names, read_only } => {
                 let mut facts = facts(meta, *read_only);
                 names.keep(&mut facts);
                 facts.encode(name)

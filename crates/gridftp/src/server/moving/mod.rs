@@ -16,12 +16,15 @@ pub(super) use listing::{facts_line, lines};
 
 use super::answer::Failure;
 use super::session::task::{Aim, Transfer, What};
-use super::work::{Tell, Worker, quoted};
+use super::work::{Tell, Worker, nobodys, quoted};
 use crate::data::{Channel, Guard, Mode, Peers, Settings};
 use phoebus_files::block::Pool;
+use phoebus_files::key::Key;
+use phoebus_net::host::is_own;
 use phoebus_net::{Buffer, Profile};
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::units::ByteSize;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 /// How many blocks of a file are read or written at once.
@@ -32,8 +35,20 @@ impl Worker {
     pub(super) async fn transfer(&mut self, transfer: Transfer, tell: &Tell) -> Reply {
         let begin = Instant::now();
         let striped = matches!(transfer.aim, Aim::StripesConnect(_) | Aim::StripesListen);
+        let refused = match &transfer.what {
+            What::Send { key, .. } | What::Receive { key } | What::Append { key } | What::Adjust { key, .. } => {
+                nobodys(key).err()
+            }
+            // A data node is told where its front end's draft is, and the server names what it chooses itself.
+            What::Stripe { .. } | What::List { .. } | What::Unique { .. } => None,
+        };
         let moved = match &transfer.what {
-            What::Send { .. } | What::Receive { .. } | What::Append { .. } | What::Adjust { .. }
+            _ if refused.is_some() => Err(refused.unwrap_or(Failure::Stopped)),
+            What::Send { .. }
+            | What::Receive { .. }
+            | What::Unique { .. }
+            | What::Append { .. }
+            | What::Adjust { .. }
                 if striped && self.is_wrong_way(&transfer) =>
             {
                 Err(Failure::say(
@@ -46,7 +61,12 @@ impl Worker {
             What::Stripe { key, from, inode } => self.receive_stripe(&transfer, key, (*from, *inode), tell).await,
             What::Send { key, part, stripe } => self.retrieve(&transfer, key, *part, *stripe, tell).await,
             What::List { key, format } => self.send_listing(&transfer, key, format, tell).await,
-            What::Receive { .. } | What::Append { .. } | What::Adjust { .. } => self.receive(&transfer, tell).await,
+            What::Unique { .. } if striped => {
+                Err(Failure::say(504, "data nodes store files under names that clients choose"))
+            }
+            What::Receive { .. } | What::Unique { .. } | What::Append { .. } | What::Adjust { .. } => {
+                self.receive(&transfer, tell).await
+            }
         };
         if moved.is_err() || transfer.settings.mode != Mode::Extended {
             // What is left of its connections is of no use.
@@ -93,6 +113,7 @@ impl Worker {
                     }
                     Mode::Stream => 1,
                 };
+                self.reaches(to)?;
                 let (third_party, guard) = (transfer.third_party, transfer.guard.clone());
                 let settings = self.data_settings(&transfer.settings, third_party, guard, Some(connections));
                 let channel = Channel::connecting(to.clone(), settings);
@@ -100,6 +121,19 @@ impl Worker {
                 Ok(channel)
             }
             _ => Err(Failure::say(425, "the data connection is gone; PASV, EPSV, PORT or EPRT makes another")),
+        }
+    }
+
+    /// Refuses an address of this host, where a client can mean a service that no firewall guards from within: it is connected to only
+    /// where the configuration names it, the client is there, or another session of this server listens on that port for its data.
+    fn reaches(&self, to: &[SocketAddr]) -> Result<(), Failure> {
+        let (reach, peer) = (&self.server.config.data.third_party_to, self.peer.ip());
+        match reach.service_here(to, peer, |port| self.server.data_ports.has(&port), is_own) {
+            Some(own) if self.server.config.trusted.is_none() => {
+                let why = format!("{own} is on this server's host, and no range of data.third_party_to holds it");
+                Err(Failure::say(425, why))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -144,9 +178,12 @@ impl Worker {
         Pool::new(self.server.config.data.block.0 as usize, AT_ONCE + streams + 4)
     }
 
-    /// That data is about to move.
-    async fn begin(channel: &Channel, tell: &Tell) {
+    /// That data is about to move; under which name, if the server has chosen it.
+    async fn begin(channel: &Channel, named: Option<&Key>, tell: &Tell) {
         let reply = match channel.kept() {
+            // These words and no others (RFC 1123, section 4.1.2.9).
+            0 if let Some(key) = named => Reply::new(150, [b"FILE: ", key.name()].concat()),
+            _ if let Some(key) = named => Reply::new(125, [b"FILE: ", key.name()].concat()),
             0 => Reply::new(150, "the transfer begins"),
             _ => Reply::new(125, "the transfer begins over the connections that there are"),
         };
@@ -167,6 +204,7 @@ impl std::fmt::Display for What {
             }
             Self::Stripe { key, .. } => write!(f, "store a stripe in {}", quoted(key)),
             Self::Receive { key } => write!(f, "store {}", quoted(key)),
+            Self::Unique { key } => write!(f, "store as {}", quoted(key)),
             Self::Append { key } => write!(f, "append to {}", quoted(key)),
             Self::Adjust { key, offset } => write!(f, "store from {offset} in {}", quoted(key)),
             Self::List { key, .. } => write!(f, "list {}", quoted(key)),

@@ -1,4 +1,4 @@
-//! Receiving files: STOR, APPE and ESTO, from wherever REST says.
+//! Receiving files: STOR, STOU, APPE and ESTO, from wherever REST says.
 //!
 //! A file that is stored as a whole is a draft until all of it is there, and what was cut is kept for another attempt if that
 //! can be known again (by ALLO's size and the user). Parts of a file that is there already (APPE, ESTO, REST beyond what a
@@ -17,7 +17,7 @@ use phoebus_files::store::{Begun, Draft, Kind, Spec, Store};
 use phoebus_files::{Error, How, Sort, carry};
 use phoebus_proto::gridftp::marker::Restart;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// What is received goes to it.
@@ -41,7 +41,11 @@ impl Worker {
         let (mode, data) = (transfer.settings.mode, &self.server.config.data);
         let pool = self.pool(if mode == Mode::Stream { 1 } else { data.streams as usize });
         let how = How { pool, writers: AT_ONCE, stall: data.stall.0, ..How::default() };
-        Self::begin(&channel, tell).await;
+        let unique = match &transfer.what {
+            What::Unique { key } => Some(key),
+            _ => None,
+        };
+        Self::begin(&channel, unique, tell).await;
 
         let expected = target.size.and_then(|size| size.checked_sub(target.from));
         // Lines become others on their way, and so are where they belong.
@@ -57,7 +61,10 @@ impl Worker {
             () = tell.stopped() => Err(Failure::Stopped),
         };
         let published = match carried {
-            Ok(()) => publish(&*store, &target, seen.end(), tell).await,
+            Ok(()) => {
+                let unsure = mode == Mode::Stream && target.size.is_none() && channel.ends_as_if_cut();
+                publish(&*store, &target, seen.end(), unsure.then(Instant::now), tell).await
+            }
             Err(failure) => Err(failure),
         };
         if let Err(failure) = published {
@@ -69,7 +76,8 @@ impl Worker {
             {
                 tell.say(ranges(&shifted(&safe, target.from))).await;
             }
-            target.draft.abandon(true).await;
+            // Nobody finds what is kept under a name that is never used again.
+            target.draft.abandon(unique.is_none()).await;
             return Err(failure);
         }
         if mode != Mode::Stream {
@@ -80,9 +88,20 @@ impl Worker {
     }
 }
 
-/// Gives what was received its name. Until here a client that dies has not stored anything.
-pub(super) async fn publish(store: &dyn Store, target: &Target, end: u64, tell: &Tell) -> Result<(), Failure> {
-    if !tell.is_client_there().await {
+/// Gives what was received its name. Until here a client that dies has not stored anything. `doubted_since` is when the stream ended, if
+/// nothing but the control connection tells whether its sender was killed.
+pub(super) async fn publish(
+    store: &dyn Store,
+    target: &Target,
+    end: u64,
+    doubted_since: Option<Instant>,
+    tell: &Tell,
+) -> Result<(), Failure> {
+    if doubted_since.is_some() && !target.in_place {
+        // What takes long comes before the question: between the answer and the name there is as little as can be.
+        target.draft.checkpoint().await?;
+    }
+    if !tell.is_client_there(doubted_since).await {
         // A stream whose sender was killed ends as one that was complete.
         return Err(Failure::Stopped);
     }
@@ -156,6 +175,7 @@ pub(super) async fn target(store: &dyn Store, transfer: &Transfer) -> Result<Tar
             }
         },
         What::Receive { key } if skip.is_empty() => fresh(store, key, transfer).await,
+        What::Unique { key } => fresh(store, key, transfer).await,
         What::Receive { key } => match resumed(store, key, transfer, &skip, from).await? {
             Some(target) => Ok(target),
             None => {
@@ -229,7 +249,7 @@ fn spec(transfer: &Transfer) -> Spec {
     Spec {
         size: transfer.allocated.filter(|_| !transfer.settings.ascii),
         source: Some((format!("stored by {}", transfer.user), None)),
-        replace: true,
+        replace: !matches!(transfer.what, What::Unique { .. }),
         ..Spec::default()
     }
 }

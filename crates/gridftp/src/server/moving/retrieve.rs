@@ -49,7 +49,7 @@ impl Worker {
         let flow = object.flow(in_file.collect(), shape).await?;
         let flow = Shifted::back(flow, part.start());
         let flow = if transfer.settings.ascii { Ascii::to_wire(flow) } else { flow };
-        Self::begin(&channel, tell).await;
+        Self::begin(&channel, None, tell).await;
         let moved = Arc::<AtomicU64>::default();
         let markers = async {
             let Some(seconds) = transfer.settings.markers.filter(|_| mode != Mode::Stream) else {

@@ -8,6 +8,7 @@ use super::flow::Watched;
 use crate::data::{Intake, Mode};
 use phoebus_files::block::Block;
 use phoebus_files::key::Key;
+use phoebus_files::local::UserFile;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::{Boxed, Draft, Fallible, Landing};
 use phoebus_files::sum::{Algorithm, Sum};
@@ -39,7 +40,7 @@ impl Worker {
         let data = &self.server.config.data;
         let pool = self.pool(data.streams as usize);
         let how = How { pool, writers: AT_ONCE, stall: data.stall.0, ..How::default() };
-        Self::begin(&channel, tell).await;
+        Self::begin(&channel, None, tell).await;
         let incoming =
             channel.receive(Mode::Extended, Intake { pool: how.pool.clone(), from, expected: None, into: None });
         let (flow, seen) = Watched::over(incoming);
@@ -63,8 +64,8 @@ impl Worker {
 }
 
 /// Whether this is the file that the front end means: a file system that is not shared may have one of the same name.
-pub(super) fn shared(file: &File, inode: u64) -> Result<(), Failure> {
-    match file.metadata() {
+pub(super) fn shared(file: &UserFile, inode: u64) -> Result<(), Failure> {
+    match file.act(File::metadata) {
         Ok(there) if there.ino() == inode => Ok(()),
         _ => Err(Failure::say(451, "this is another file than the front end's; they have to share a file system")),
     }
@@ -122,7 +123,7 @@ impl Written {
     ) -> Fallible<'_, ()> {
         let place = self.place.clone();
         Box::pin(async move {
-            let done = tokio::task::spawn_blocking(move || call(place.file())).await;
+            let done = tokio::task::spawn_blocking(move || place.file().act(call)).await;
             let error = |source| Error::Io { name: self.name.clone(), act, source };
             done.unwrap_or_else(|_| Err(std::io::ErrorKind::Interrupted.into())).map_err(error)
         })

@@ -6,10 +6,11 @@ use super::super::work::{Tell, Worker, ranges};
 use super::receive::{Target, publish, target};
 use super::retrieve::{part_of, wanted};
 use crate::data::{Mode, Sharing};
+use phoebus_files::Error;
 use phoebus_files::key::Key;
+use phoebus_files::local::UserFile;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::Landing;
-use phoebus_files::{Error, draft_of};
 use phoebus_proto::gridftp::marker::{Perf, Restart, find_ranges};
 use phoebus_proto::gridftp::reply::Reply;
 use std::fs::File;
@@ -81,7 +82,7 @@ impl Worker {
         let target = target(&*store, transfer).await?;
         let received = self.receive_on_nodes(transfer, &target, tell).await;
         let published = match received {
-            Ok((moved, end)) => publish(&*store, &target, end, tell).await.map(|()| (moved, end)),
+            Ok((moved, end)) => publish(&*store, &target, end, None, tell).await.map(|()| (moved, end)),
             Err(failure) => Err(failure),
         };
         match published {
@@ -108,7 +109,10 @@ impl Worker {
         };
         let place = match target.in_place {
             true => key.clone(),
-            false => draft_of(key).map_err(|error| Failure::say(553, error.to_string()))?,
+            false => {
+                let place = target.draft.place();
+                place.ok_or_else(|| Failure::say(451, "this is no file of this machine"))?
+            }
         };
         let landing = target.draft.landing();
         let inode = inode(landing.as_deref().map(|landing| landing.file()))?;
@@ -170,8 +174,8 @@ fn noted(landing: Option<&dyn Landing>, extent: Extent) -> Result<(), Error> {
 }
 
 /// By what nodes see that they have the same file.
-fn inode(file: Option<&File>) -> Result<u64, Failure> {
-    let of = file.and_then(|file| file.metadata().ok()).map(|meta| meta.ino());
+fn inode(file: Option<&UserFile>) -> Result<u64, Failure> {
+    let of = file.and_then(|file| file.act(File::metadata).ok()).map(|meta| meta.ino());
     of.ok_or_else(|| Failure::say(504, "data nodes move regular files only"))
 }
 

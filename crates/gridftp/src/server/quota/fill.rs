@@ -39,6 +39,10 @@ impl Draft for Filling {
         self.draft.name()
     }
 
+    fn place(&self) -> Option<Key> {
+        self.draft.place()
+    }
+
     fn kept(&self) -> Ranges {
         self.draft.kept()
     }
@@ -77,7 +81,7 @@ impl Draft for Filling {
     fn publish(&self, size: u64) -> Fallible<'_, ()> {
         Box::pin(async move {
             self.claim.reach(size)?;
-            let replaced = self.claim.of.there(&self.key);
+            let replaced = self.claim.of.there(&self.key).await;
             self.draft.publish(size).await?;
             let mut used = self.claim.of.used();
             used.bytes = (used.bytes + size).saturating_sub(replaced.unwrap_or(0));
@@ -88,7 +92,21 @@ impl Draft for Filling {
     }
 
     fn abandon(&self, keep: bool) -> Boxed<'_, ()> {
-        self.draft.abandon(keep)
+        Box::pin(async move {
+            self.draft.abandon(keep).await;
+            if self.claim.settled.swap(true, Ordering::Relaxed) {
+                return;
+            }
+            // What is left of it, for another attempt, counts.
+            let left = match self.draft.place() {
+                Some(place) => self.claim.of.there(&place).await,
+                None => None,
+            };
+            if let Some(bytes) = left {
+                let mut used = self.claim.of.used();
+                (used.bytes, used.files) = (used.bytes.saturating_add(bytes), used.files.saturating_add(1));
+            }
+        })
     }
 }
 

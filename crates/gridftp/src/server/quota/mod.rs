@@ -3,8 +3,11 @@
 //! What counts is what `find` sees there: every file and directory below the root is one file, and the bytes are the lengths of the
 //! regular files, whoever put them there; the drafts of transfers that were cut and can go on are among them. It is counted when
 //! somebody first wants to write, again after ten minutes, and after whatever cannot be told by adding and subtracting; between, what
-//! this server does is added and subtracted. What is being received has its room from the beginning, if its length was announced,
+//! this server does is added and subtracted. A tree that takes long to count is counted at most for a tenth of the time. What is being received has its room from the beginning, if its length was announced,
 //! and otherwise as it arrives; a file that is being replaced counts until it is.
+//!
+//! The tree is counted by the process itself, as a file system counts: a user could hide from himself what he has in directories that
+//! nobody may read. All else is done as the user.
 //!
 //! A file system's own quotas need no counting and hold for everybody; these are for where there are none.
 
@@ -12,7 +15,8 @@ mod fill;
 
 use fill::{Filling, Growing};
 use phoebus_files::key::Key;
-use phoebus_files::store::{Attributes, Begun, Draft, Fallible, Listing, Meta, Object, Spec, Store};
+use phoebus_files::local::Local;
+use phoebus_files::store::{Attributes, Begun, Draft, Fallible, Listing, Meta, Object, Spec, Store, Time};
 use phoebus_files::sum::Algorithm;
 use phoebus_files::{Error, Sort, draft_of};
 use phoebus_proto::units::ByteSize;
@@ -30,6 +34,13 @@ use std::time::{Duration, Instant};
 /// For how long a count holds, if nothing but this server changes anything.
 const HOLDS: Duration = Duration::from_secs(600);
 
+/// For how many times as long as counting took a count holds, whatever may have changed: counting costs a disk a tenth of its time at
+/// most.
+const REST: u32 = 9;
+
+/// What takes less than this is counted whenever it helps.
+const QUICK: Duration = Duration::from_millis(100);
+
 /// How much a user may have. Without either of the two there is no bound to it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -46,12 +57,12 @@ pub(super) struct Limited(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    store: Arc<dyn Store>,
+    store: Local,
     root: PathBuf,
     quota: Quota,
     used: Arc<Mutex<Used>>,
     /// Held by whoever counts.
-    counting: tokio::sync::Mutex<()>,
+    counting: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +73,21 @@ struct Used {
     claimed: (u64, u64),
     /// Their drafts, which are not counted beside that.
     drafts: HashSet<PathBuf>,
-    counted: Option<Instant>,
+    /// When they were last counted, and how long that took.
+    counted: Option<(Instant, Duration)>,
+    /// Whether something has changed since that was not added or subtracted.
+    stale: bool,
+}
+
+impl Used {
+    /// Whether the last count still holds.
+    fn holds(&self, now: Instant) -> bool {
+        self.counted.is_some_and(|(at, took)| {
+            let age = now.saturating_duration_since(at);
+            let rests = took >= QUICK && age < took.saturating_mul(REST);
+            rests || (age < HOLDS && !self.stale)
+        })
+    }
 }
 
 /// Room that a transfer has.
@@ -70,14 +95,17 @@ struct Used {
 struct Claim {
     of: Arc<Inner>,
     size: Mutex<(u64, u64)>,
-    draft: Option<PathBuf>,
+    draft: Mutex<Option<PathBuf>>,
     /// Whether what it was for has been added to what is used.
     settled: AtomicBool,
 }
 
 impl Limited {
-    pub(super) fn new(store: Arc<dyn Store>, root: &Path, quota: Quota) -> Self {
-        let (used, counting) = (Arc::default(), tokio::sync::Mutex::default());
+    /// One with this `quota`; what is counted is shared with the one `before`, if it is of the same directory.
+    pub(super) fn new(store: Local, root: &Path, quota: Quota, before: Option<&Self>) -> Self {
+        let before = before.filter(|before| before.0.root == root);
+        let (used, counting) =
+            before.map_or_else(Default::default, |before| (before.0.used.clone(), before.0.counting.clone()));
         Self(Arc::new(Inner { store, root: root.to_owned(), quota, used, counting }))
     }
 
@@ -100,7 +128,7 @@ impl Inner {
     /// Counts, unless the last count still holds.
     async fn count(&self) -> Result<(), Error> {
         let _alone = self.counting.lock().await;
-        if self.used().counted.is_some_and(|at| at.elapsed() < HOLDS) {
+        if self.used().holds(Instant::now()) {
             return Ok(());
         }
         let (root, drafts) = (self.root.clone(), self.used().drafts.clone());
@@ -110,12 +138,14 @@ impl Inner {
         let error = |source| Error::Io { name: "/".to_owned(), act: "count what is in", source };
         let (bytes, files) = counted.map_err(error)?;
         let mut used = self.used();
-        (used.bytes, used.files, used.counted) = (bytes, files, Some(begun));
+        (used.bytes, used.files, used.stale) = (bytes, files, false);
+        used.counted = Some((Instant::now(), begun.elapsed()));
         Ok(())
     }
 
     /// Room for so much more.
     fn claim(self: &Arc<Self>, bytes: u64, files: u64, draft: Option<PathBuf>) -> Result<Claim, Error> {
+        let draft = Mutex::new(draft);
         let claim = Claim { of: self.clone(), size: Mutex::default(), draft, settled: AtomicBool::default() };
         claim.grow(bytes, files)?;
         Ok(claim)
@@ -127,19 +157,47 @@ impl Inner {
     }
 
     /// What is under a name itself, as the count has it.
-    fn there(&self, key: &Key) -> Option<u64> {
-        let meta = fs::symlink_metadata(self.path(key)).ok()?;
-        Some(if meta.is_file() { meta.len() } else { 0 })
+    async fn there(&self, key: &Key) -> Option<u64> {
+        // Where it cannot be looked at nothing can be done to it either.
+        let meta = self.store.itself(key).await.ok()??;
+        Some(meta.size.unwrap_or(0))
     }
 
-    fn forget_count(&self) {
-        self.used().counted = None;
+    /// Has `removal` remove the file `key`, and counts it no more.
+    async fn take_away(&self, key: &Key, removal: Fallible<'_, ()>) -> Result<(), Error> {
+        let bytes = self.there(key).await.unwrap_or(0);
+        removal.await?;
+        let mut used = self.used();
+        (used.bytes, used.files) = (used.bytes.saturating_sub(bytes), used.files.saturating_sub(1));
+        Ok(())
+    }
+
+    /// What is under the name of a draft that a transfer goes on with counts with that from here on.
+    async fn taken_over(&self, place: &Key) {
+        if let Some(bytes) = self.there(place).await {
+            let mut used = self.used();
+            (used.bytes, used.files) = (used.bytes.saturating_sub(bytes), used.files.saturating_sub(1));
+        }
     }
 }
 
 impl Claim {
     fn size(&self) -> MutexGuard<'_, (u64, u64)> {
         self.size.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that what it is for is in the file `place`.
+    fn is_in(&self, place: Option<PathBuf>) {
+        let mut draft = self.draft.lock().unwrap_or_else(PoisonError::into_inner);
+        if *draft == place {
+            return;
+        }
+        let mut used = self.of.used();
+        if let Some(old) = draft.take() {
+            used.drafts.remove(&old);
+        }
+        used.drafts.extend(place.clone());
+        *draft = place;
     }
 
     /// Takes so much more, if there is room.
@@ -173,11 +231,11 @@ impl Drop for Claim {
         let of = self.of.clone();
         let mut used = of.used();
         used.claimed = (used.claimed.0.saturating_sub(bytes), used.claimed.1.saturating_sub(files));
-        if let Some(draft) = &self.draft {
+        if let Some(draft) = self.draft.get_mut().unwrap_or_else(PoisonError::into_inner) {
             used.drafts.remove(draft);
             if !*self.settled.get_mut() && bytes > 0 {
                 // What is left of it, if anything is, counts.
-                used.counted = None;
+                used.stale = true;
             }
         }
     }
@@ -239,26 +297,38 @@ impl Store for Limited {
         self.0.store.list(key)
     }
 
+    fn list_all<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
+        self.0.store.list_all(key)
+    }
+
     fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
         self.0.store.open(key)
     }
 
     fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun> {
         Box::pin(async move {
-            let draft = draft_of(key).ok().map(|draft| self.0.path(&draft));
-            if let Some(draft) = &draft {
+            let key = self.0.store.resolve(key).await?;
+            let place = draft_of(&key).ok();
+            let draft = place.as_ref().map(|draft| self.0.path(draft));
+            if let (Some(place), Some(draft)) = (&place, &draft)
+                && self.0.used().drafts.insert(draft.clone())
+            {
                 // What an earlier attempt left is counted with this one.
-                self.0.used().drafts.insert(draft.clone());
-                if draft.exists() {
-                    self.0.forget_count();
-                }
+                self.0.taken_over(place).await;
             }
             let counted = self.0.count().await;
             let claim = self.0.claim(spec.size.unwrap_or(0), 1, draft);
             counted?;
             let claim = Arc::new(claim?);
-            Ok(match self.0.store.create(key, spec).await? {
-                Begun::Draft(draft) => Begun::Draft(Arc::new(Filling { draft, claim, key: key.clone() })),
+            Ok(match self.0.store.create(&key, spec).await? {
+                Begun::Draft(draft) => {
+                    let at = draft.place();
+                    if let Some(at) = at.as_ref().filter(|at| place.as_ref() != Some(at) && !draft.kept().is_empty()) {
+                        self.0.taken_over(at).await;
+                    }
+                    claim.is_in(at.map(|at| self.0.path(&at)));
+                    Begun::Draft(Arc::new(Filling { draft, claim, key }))
+                }
                 Begun::Done => Begun::Done,
             })
         })
@@ -267,7 +337,7 @@ impl Store for Limited {
     fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
         Box::pin(async move {
             self.0.count().await?;
-            let there = self.0.there(key);
+            let there = self.0.there(key).await;
             let claim = self.0.claim(0, u64::from(there.is_none()), None)?;
             let draft = self.0.store.edit(key).await?;
             // What it has already is counted already.
@@ -287,13 +357,11 @@ impl Store for Limited {
     }
 
     fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
-        Box::pin(async move {
-            let bytes = self.0.there(key).unwrap_or(0);
-            self.0.store.remove(key).await?;
-            let mut used = self.0.used();
-            (used.bytes, used.files) = (used.bytes.saturating_sub(bytes), used.files.saturating_sub(1));
-            Ok(())
-        })
+        Box::pin(self.0.take_away(key, self.0.store.remove(key)))
+    }
+
+    fn discard<'a>(&'a self, key: &'a Key, before: Option<Time>) -> Fallible<'a, ()> {
+        Box::pin(self.0.take_away(key, self.0.store.discard(key, before)))
     }
 
     fn remove_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
@@ -307,7 +375,7 @@ impl Store for Limited {
 
     fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
         Box::pin(async move {
-            let replaced = self.0.there(to);
+            let replaced = self.0.there(to).await;
             self.0.store.rename(from, to, replace).await?;
             if let Some(bytes) = replaced.filter(|_| from != to) {
                 let mut used = self.0.used();
@@ -331,7 +399,6 @@ mod tests {
     use super::*;
     use phoebus_files::Links;
     use phoebus_files::block::Block;
-    use phoebus_files::local::Local;
 
     fn key(text: &str) -> Key {
         Key::parse(text).unwrap()
@@ -357,8 +424,8 @@ mod tests {
     async fn no_more_is_filled_than_there_is_room_for() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("there"), [0; 40]).unwrap();
-        let local = Arc::new(Local::new(dir.path(), Links::Beneath).unwrap());
-        let store = Limited::new(local, dir.path(), Quota { bytes: Some(ByteSize(100)), files: Some(4) });
+        let local = Local::new(dir.path(), Links::Beneath).unwrap();
+        let store = Limited::new(local, dir.path(), Quota { bytes: Some(ByteSize(100)), files: Some(4) }, None);
         let used = || {
             let used = store.0.used();
             (used.bytes, used.files, used.claimed)
@@ -377,6 +444,18 @@ mod tests {
         // What is replaced counts until it is.
         put(&store, "a", 25, Some(25)).await.unwrap();
         assert_eq!(used(), (65, 2, (0, 0)));
+        // What may have changed is counted again, but for what takes long.
+        fs::write(dir.path().join("unseen"), [0; 3]).unwrap();
+        let rests = Some((Instant::now(), Duration::from_secs(3600)));
+        (store.0.used().counted, store.0.used().stale) = (rests, true);
+        store.room(0).await.unwrap();
+        assert_eq!(used().0, 65);
+        store.0.used().counted = Some((Instant::now(), Duration::ZERO));
+        store.room(0).await.unwrap();
+        assert_eq!(used().0, 68);
+        fs::remove_file(dir.path().join("unseen")).unwrap();
+        store.0.used().stale = true;
+        store.room(0).await.unwrap();
         // What goes makes room, and a file that grows takes it.
         store.remove(&key("there")).await.unwrap();
         let draft = store.edit(&key("a")).await.unwrap();

@@ -1,7 +1,8 @@
 //! PORT, EPRT, SPOR, PASV, EPSV, SPAS: between whom data goes (RFC 959, 2428, GFD.20).
 //!
 //! The server connects to the control connection's peer and to nobody else, unless the account may move data between third
-//! parties (RFC 2577: a server that connects wherever it is told attacks others for its clients).
+//! parties (RFC 2577: a server that connects wherever it is told attacks others for its clients). These have public addresses, or such
+//! as the configuration names (`data.third_party_to`).
 
 use super::super::drivers::Stack;
 use super::task::{Account, Aim, Listening, Task};
@@ -10,7 +11,7 @@ use crate::data::{Guard, Mode};
 use phoebus_proto::gridftp::address::{print_epsv, print_port, print_stripe};
 use phoebus_proto::gridftp::command::Epsv;
 use phoebus_proto::gridftp::reply::Reply;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Ports below this are those of services, which nobody listens on for data.
 const FIRST_PORT: u16 = 1024;
@@ -23,12 +24,14 @@ impl Session {
         // What a front end says it has looked at.
         let third_party = self.third_party() || self.is_node();
         let peer = self.peer;
+        // What is looked at here is what is connected to: no other way of writing an address gets past.
+        to.iter_mut().for_each(|addr| addr.set_ip(addr.ip().to_canonical()));
         // lftp does not know where it is reached by IPv6, and says `::`. Taken as it is, that would be this host.
         to.iter_mut().filter(|addr| addr.ip().is_unspecified()).for_each(|addr| addr.set_ip(peer));
         if to.iter().any(|addr| addr.port() < FIRST_PORT) {
             return Step::say(504, "data connections to ports below 1024 are not made");
         }
-        if !third_party && to.iter().any(|addr| addr.ip().to_canonical() != peer) {
+        if !third_party && to.iter().any(|addr| addr.ip() != peer) {
             return Step::say(
                 504,
                 format!("data connections go to {peer} only, where the control connection comes from"),
@@ -36,6 +39,10 @@ impl Session {
         }
         if to.iter().any(|addr| addr.ip().is_multicast()) {
             return Step::say(501, "an address of a host was expected");
+        }
+        if let Some(far) = to.iter().map(SocketAddr::ip).find(|ip| *ip != peer && !self.reaches(*ip)) {
+            let why = format!("data connections to {far} are not made: data.third_party_to does not hold it");
+            return Step::say(504, why);
         }
         self.generation += 1;
         self.aim = aim(to);
@@ -151,6 +158,13 @@ impl Session {
     pub(super) fn aim_at_nothing(&mut self) {
         self.generation += 1;
         self.aim = Aim::None;
+    }
+
+    /// Whether data connections may be made to a third party at this address.
+    fn reaches(&self, ip: IpAddr) -> bool {
+        // What a front end names it has looked at. Whoever has started this server for himself could connect there himself.
+        let trusted = self.account().is_some_and(|account| account.keyed_third_party);
+        self.is_node() || trusted || self.rules.reach.holds(ip)
     }
 
     pub(super) fn third_party(&self) -> bool {

@@ -50,6 +50,11 @@ impl Session {
         self.with_file(path.unwrap_or(b"."), |key| FileTask::List { key, format, code: 250 })
     }
 
+    pub(super) fn drafts(&self, path: Option<&[u8]>) -> Step {
+        let format = Format::Drafts { names: self.settings.facts, read_only: self.read_only() };
+        self.with_file(path.unwrap_or(b"."), |key| FileTask::List { key, format, code: 250 })
+    }
+
     pub(super) fn stat_path(&self, path: &[u8]) -> Step {
         self.with_file(without_flags(path), |key| FileTask::List { key, format: Format::Long, code: 213 })
     }

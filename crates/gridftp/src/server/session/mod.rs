@@ -16,6 +16,7 @@ mod node;
 pub(super) mod protect;
 pub(super) mod secured;
 mod settings;
+mod shown;
 mod site;
 mod stack;
 mod table;
@@ -24,6 +25,7 @@ pub(crate) mod task;
 mod tests;
 mod transfers;
 
+use super::config::Reach;
 use super::drivers::{Drivers, Stack};
 use super::stripes::proof::Secret;
 use crate::data::pinned::Own as OwnKey;
@@ -35,6 +37,7 @@ use phoebus_proto::gridftp::marker::Restart;
 use phoebus_proto::gridftp::reply::Reply;
 use protect::{Own, Security};
 use rustls::ServerConfig;
+pub(crate) use shown::Shown;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use table::Needs;
@@ -66,16 +69,10 @@ pub(crate) struct Rules {
     pub(crate) node: Option<Arc<Secret>>,
     /// Whether passwords are taken that anybody on the way can read.
     pub(crate) clear_passwords: bool,
+    /// Whom else than the peer data connections may be made to, where they may be made to others at all.
+    pub(crate) reach: Reach,
     /// Where users are to begin with.
     pub(crate) home: Key,
-}
-
-/// What the server shows under TLS.
-#[derive(Debug, Clone)]
-pub(crate) struct Shown {
-    pub(crate) control: Arc<ServerConfig>,
-    /// Without tickets: a client that closes a connection while some are unread resets it.
-    pub(crate) data: Arc<ServerConfig>,
 }
 
 /// A client's session.
@@ -86,6 +83,8 @@ pub(crate) struct Session {
     peer: IpAddr,
     local: IpAddr,
     security: Security,
+    /// What this client was shown under TLS, with the sessions that it may resume.
+    shown: Option<Shown>,
     data_auth: DataAuth,
     protection: Protection,
     login: Login,
@@ -171,6 +170,7 @@ impl Session {
             peer: peer.ip().to_canonical(),
             local: local.ip().to_canonical(),
             security: Security::Clear,
+            shown: None,
             data_auth: DataAuth::None,
             protection: Protection::Clear,
             login: Login::Nobody,
@@ -325,6 +325,7 @@ impl Session {
             Command::Retr(path) => self.retr(&path),
             Command::Eret(eret) => self.eret(eret),
             Command::Stor(path) => self.stor(&path),
+            Command::Stou => self.stou(),
             Command::Appe(path) => self.appe(&path),
             Command::Esto(esto) => self.esto(esto),
             Command::Site(site) => self.site(site),

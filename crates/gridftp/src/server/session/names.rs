@@ -13,7 +13,7 @@ impl Session {
     pub(super) fn key(&self, path: &[u8]) -> Result<Key, Step> {
         let home = path.strip_prefix(b"/").unwrap_or(path).strip_prefix(b"~");
         let whole = match home {
-            Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest.to_vec(),
+            Some(rest) if rest.is_empty() || rest.starts_with(b"/") => [self.rules.home.as_bytes(), rest].concat(),
             _ if path.starts_with(b"/") => path.to_vec(),
             _ => [self.place.as_bytes(), path].join(&b'/'),
         };

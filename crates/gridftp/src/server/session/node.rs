@@ -173,7 +173,8 @@ impl Session {
                 let (peer, protection) = (Expect::Subject(subject.clone()), *protection);
                 Some(Guard::Gsi { endpoint, peer, protection })
             }
-            Lent::Tls(config) => Some(Guard::TlsServer(config.clone())),
+            // The session of the control connection is the front end's, and nothing here knows it.
+            Lent::Tls(config) => Some(Guard::TlsServer { config: config.clone(), resumes: false }),
         }
     }
 

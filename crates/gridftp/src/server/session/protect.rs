@@ -148,9 +148,13 @@ impl Session {
         if self.is_protected() || self.account().is_some() {
             return Step::say(503, "it is too late for AUTH");
         }
-        let shown = self.rules.tls.as_ref().map(|shown| shown.control.clone());
-        match (mechanism.to_ascii_uppercase().as_str(), shown) {
-            ("TLS" | "TLS-C", Some(config)) => Step::Secure(Reply::new(234, "TLS begins"), config),
+        match (mechanism.to_ascii_uppercase().as_str(), &self.rules.tls) {
+            ("TLS" | "TLS-C", Some(shown)) => {
+                let own = shown.of_one_client();
+                let config = own.control.clone();
+                self.shown = Some(own);
+                Step::Secure(Reply::new(234, "TLS begins"), config)
+            }
             ("GSSAPI", _) if self.has_gssapi() => self.agree("AUTH", mechanism, now),
             _ => {
                 Step::say(504, format!("AUTH is possible with {}", self.mechanisms().collect::<Vec<_>>().join(" and ")))
@@ -191,7 +195,8 @@ impl Session {
             _ => Box::new(ServerLogin::new(&own.0)),
         };
         let answer = login.command(verb, argument, now);
-        if answer.error.is_some() {
+        if let Some(error) = &answer.error {
+            tracing::warn!(peer = %self.peer, %error, "a client was not believed");
             self.failures += 1;
         }
         let (code, text) = answer.line.split_at_checked(3).unwrap_or(("535", " not agreed"));
@@ -340,7 +345,8 @@ impl Session {
                 return Ok((self.protection != Protection::Clear).then_some(guard));
             }
             (Security::Tls, Some(shown)) if self.protection == Protection::Private => {
-                return Ok(Some(Guard::TlsServer(shown.data.clone())));
+                let shown = self.shown.as_ref().unwrap_or(shown);
+                return Ok(Some(Guard::TlsServer { config: shown.data.clone(), resumes: shown.resumes }));
             }
             _ => return Ok(None),
         };

@@ -2,6 +2,7 @@
 
 use super::task::{FileTask, Said};
 use super::{Session, Step};
+use crate::server::CLIENT_SAYS;
 use phoebus_files::store::{Attributes, Time};
 use phoebus_proto::gridftp::site::{Buffer, Site};
 
@@ -22,15 +23,16 @@ impl Session {
             }
             // For whoever looks in the log for whose a transfer was.
             Site::TaskId(task) => {
-                tracing::info!(peer = %self.peer, ?task, "the client says what it works at");
+                tracing::info!(target: CLIENT_SAYS, peer = %self.peer, ?task, "the client says what it works at");
                 Step::say(250, "noted")
             }
             Site::ClientInfo(client) => {
-                tracing::info!(peer = %self.peer, ?client, "the client says what it is");
+                tracing::info!(target: CLIENT_SAYS, peer = %self.peer, ?client, "the client says what it is");
                 // A client of the Globus libraries, which know NLST as the toolkit's own server answers it.
                 self.settings.bare_names = true;
                 Step::say(250, "noted")
             }
+            Site::Drafts(path) => self.drafts(path.as_deref()),
             Site::WhoAmI => Step::say(200, self.account().map_or("", |account| account.name.as_str())),
             Site::Version => Step::say(200, concat!("Phoebus ", env!("CARGO_PKG_VERSION"))),
             _ => Step::say(502, "this SITE command is not implemented here"),

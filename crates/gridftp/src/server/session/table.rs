@@ -95,6 +95,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     entry("RETR", "path", Login, No),
     entry("ERET", "P offset length path", Login, Is("ERET")),
     entry("STOR", "path", Writing, No),
+    entry("STOU", "", Writing, No),
     entry("APPE", "path", Writing, No),
     entry("ESTO", "A offset path", Writing, Is("ESTO")),
     entry("GET", "path=...;[pasv;|port=...;][mode=S|E|X;]", Login, No),
@@ -130,6 +131,7 @@ pub(super) const SITE: &[Entry] = &[
     entry("UTIME", "YYYYMMDDHHMMSS path", Writing, No),
     entry("TASKID", "task", Login, No),
     entry("CLIENTINFO", "name=value;...", Nothing, No),
+    entry("DRAFTS", "[path]", Login, No),
     entry("WHOAMI", "", Login, No),
     entry("VERSION", "", Login, No),
 ];
@@ -146,7 +148,8 @@ pub(super) fn is_command(line: &[u8]) -> bool {
 pub(super) fn needs_of_site(site: &Site) -> Needs {
     match site {
         Site::Chmod(..) | Site::Utime(..) => Writing,
-        Site::NetStack(_) | Site::Buffer(..) | Site::TaskId(_) | Site::WhoAmI | Site::Version => Login,
+        Site::NetStack(_) | Site::Buffer(..) | Site::TaskId(_) => Login,
+        Site::Drafts(_) | Site::WhoAmI | Site::Version => Login,
         _ => Nothing,
     }
 }

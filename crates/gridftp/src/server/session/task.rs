@@ -154,6 +154,8 @@ pub(crate) enum What {
     Stripe { key: Key, from: u64, inode: u64 },
     /// A file, as a whole.
     Receive { key: Key },
+    /// A file, as a whole, under a name of the server's choice, which the client is told.
+    Unique { key: Key },
     /// What follows the end of a file.
     Append { key: Key },
     /// A part of a file, from an offset on.
@@ -183,6 +185,8 @@ pub(crate) enum Format {
     Names(Vec<u8>),
     /// Facts; `deep` of all that lies below, too.
     Facts { names: FactNames, read_only: bool, deep: bool },
+    /// Facts of drafts and their journals, and of nothing else.
+    Drafts { names: FactNames, read_only: bool },
 }
 
 /// Where data goes to or comes from.

@@ -20,6 +20,11 @@ fn drivers() -> Drivers {
 }
 
 fn session() -> Session {
+    session_at(Key::ROOT)
+}
+
+/// One whose users begin in `home`.
+fn session_at(home: Key) -> Session {
     let rules = Rules {
         greeting: "ready".to_owned(),
         attempts: 2,
@@ -33,7 +38,8 @@ fn session() -> Session {
         kerberos: None,
         tls: None,
         clear_passwords: true,
-        home: Key::ROOT,
+        reach: "to = [\"public\", \"10.3.0.0/16\"]".parse::<toml::Table>().unwrap()["to"].clone().try_into().unwrap(),
+        home,
     };
     let (session, greeting) =
         Session::new(Arc::new(rules), "192.0.2.1:5".parse().unwrap(), "192.0.2.9:21".parse().unwrap());
@@ -42,7 +48,10 @@ fn session() -> Session {
 }
 
 fn logged_in(read_only: bool) -> Session {
-    let mut session = session();
+    log_in(session(), read_only)
+}
+
+fn log_in(mut session: Session, read_only: bool) -> Session {
     assert_eq!(code(session.line(b"USER jane", 0)), 331);
     assert!(matches!(session.line(b"PASS x", 0), Step::Do(_)));
     let account = Account { name: "jane".to_owned(), read_only, third_party: false, keyed_third_party: false };
@@ -103,7 +112,7 @@ fn every_command_of_the_table_is_carried_out_and_no_other_is() {
             assert_eq!(code(logged_in(true).line(line.as_bytes(), 0)), 550, "{line}");
         }
     }
-    for line in ["AUTH TLS", "STOU", "DCSC P x", "ADAT x", "MODE", "SITE RDEL a"] {
+    for line in ["AUTH TLS", "DCSC P x", "ADAT x", "MODE", "SITE RDEL a"] {
         let found = code(logged_in(false).line(line.as_bytes(), 0));
         assert!(matches!(found, 501 | 502), "{line}: {found}");
     }
@@ -123,9 +132,49 @@ fn data_goes_to_the_peer_only_unless_the_account_says_so() {
     if let Login::In(account) = &mut session.login {
         account.third_party = true;
     }
-    assert_eq!(code(session.line(b"PORT 192,0,2,2,4,1", 0)), 200);
-    assert_eq!(code(session.line(b"PORT 192,0,2,2,0,25", 0)), 504);
+    for line in ["PORT 8,8,8,8,4,1", "PORT 192,0,2,1,4,1", "PORT 10,3,0,1,4,1", "EPRT |2|::ffff:10.3.0.1|1025|"] {
+        assert_eq!(code(session.line(line.as_bytes(), 0)), 200, "{line}");
+    }
+    assert_eq!(code(session.line(b"PORT 8,8,8,8,0,25", 0)), 504);
     assert_eq!(code(session.line(b"PORT 224,0,0,1,4,1", 0)), 501);
+}
+
+#[test]
+fn third_parties_are_at_public_addresses_or_those_that_the_administrator_names() {
+    for line in [
+        "PORT 127,0,0,1,4,1",
+        "PORT 10,4,0,1,4,1",
+        "PORT 169,254,169,254,4,1",
+        "PORT 255,255,255,255,4,1",
+        "EPRT |1|192.168.0.1|1025|",
+        "EPRT |2|::1|1025|",
+        "EPRT |2|::ffff:127.0.0.1|1025|",
+        "EPRT |2|64:ff9b::127.0.0.1|1025|",
+        "EPRT |2|fe80::1|1025|",
+        "EPRT |2|fd09::1|1025|",
+        "SPOR 8,8,8,8,4,1 127,0,0,1,4,1",
+        "GET path=a;port=127,0,0,1,4,1;",
+    ] {
+        let mut session = logged_in(false);
+        if let Login::In(account) = &mut session.login {
+            account.third_party = true;
+        }
+        let refusal = match session.line(line.as_bytes(), 0) {
+            Step::Say(reply) => reply,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert!(refusal.code == 504 && refusal.text().contains("third_party_to"), "{line}: {refusal}");
+        assert_eq!(code(session.line(b"RETR a", 0)), 425, "{line} was refused and is heeded");
+    }
+    // An unspecified address means the peer, however it is written, and never this host.
+    let mut session = logged_in(false);
+    if let Login::In(account) = &mut session.login {
+        account.third_party = true;
+    }
+    for line in ["PORT 0,0,0,0,4,1", "EPRT |2|::|1025|", "EPRT |2|::ffff:0.0.0.0|1025|"] {
+        assert_eq!(code(session.line(line.as_bytes(), 0)), 200, "{line}");
+        assert_eq!(session.aim, Aim::Connect(vec!["192.0.2.1:1025".parse().unwrap()]), "{line}");
+    }
 }
 
 #[test]
@@ -190,6 +239,13 @@ fn paths_are_taken_from_where_the_client_is_and_lead_nowhere_else() {
         assert_eq!(key(&mut session, path), leads, "{path}");
     }
     assert!(matches!(session.line(b"CWD ..", 0), Step::Do(_)));
+    // What `~` stands for is where the user has begun.
+    let mut session = log_in(session_at(Key::parse("home/jane").unwrap()), false);
+    for (path, leads) in
+        [("f", "home/jane/f"), ("~/f", "home/jane/f"), ("/~/f", "home/jane/f"), ("/~", "home/jane"), ("/f", "f")]
+    {
+        assert_eq!(key(&mut session, path), leads, "{path}");
+    }
 }
 
 #[test]

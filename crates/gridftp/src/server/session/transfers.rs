@@ -1,5 +1,6 @@
-//! RETR, STOR, APPE, ERET, ESTO, REST, ALLO, LIST, NLST, MLSD, MLSR: what goes over the data channel (RFC 959, 3659, GFD.20).
+//! RETR, STOR, STOU, APPE, ERET, ESTO, REST, ALLO, LIST, NLST, MLSD, MLSR: what goes over the data channel (RFC 959, 3659, GFD.20).
 
+use super::super::hex::hex;
 use super::facts::without_flags;
 use super::task::{Aim, Format, Task, Transfer, What};
 use super::{Session, Step};
@@ -7,6 +8,7 @@ use crate::data::Mode;
 use phoebus_files::key::Key;
 use phoebus_proto::gridftp::command::{Eret, Esto};
 use phoebus_proto::gridftp::marker::Restart;
+use ring::rand::{SecureRandom, SystemRandom};
 
 impl Session {
     pub(super) fn rest(&mut self, restart: Restart) -> Step {
@@ -38,6 +40,20 @@ impl Session {
 
     pub(super) fn stor(&mut self, path: &[u8]) -> Step {
         self.transfer(path, |key| What::Receive { key })
+    }
+
+    /// Receives a file under a name that nothing has, which the answer before the transfer tells (RFC 1123, section 4.1.2.9).
+    pub(super) fn stou(&mut self) -> Step {
+        if self.restart.as_ref().is_some_and(|restart| *restart != Restart::At(0)) {
+            self.restart = None;
+            return Step::say(504, "STOU stores a new file, of which nothing is there to begin amid");
+        }
+        let mut random = [0; 10];
+        if SystemRandom::new().fill(&mut random).is_err() {
+            return Step::say(451, "the system has no random bytes for a name");
+        }
+        let name = format!("stou-{}", hex(&random));
+        self.transfer(name.as_bytes(), |key| What::Unique { key })
     }
 
     pub(super) fn appe(&mut self, path: &[u8]) -> Step {
@@ -80,7 +96,7 @@ impl Session {
     fn listing(&mut self, path: Option<&[u8]>, format: impl FnOnce(&Self) -> Format) -> Step {
         let format = format(self);
         let path = match format {
-            Format::Facts { .. } => path.unwrap_or(b"."),
+            Format::Facts { .. } | Format::Drafts { .. } => path.unwrap_or(b"."),
             _ => path.map_or(&b"."[..], without_flags),
         };
         self.transfer(path, |key| What::List { key, format })

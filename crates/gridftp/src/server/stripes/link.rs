@@ -98,7 +98,7 @@ impl Node {
             Some(Guard::Gsi { endpoint, peer: Expect::Subject(subject), protection }) => {
                 format!("{}\n{subject}\n{}", protection.argument(), endpoint.credential.to_pem().as_str())
             }
-            Some(Guard::TlsServer(_)) => TLS.to_owned(),
+            Some(Guard::TlsServer { .. }) => TLS.to_owned(),
             Some(_) => {
                 return Err(
                     self.no("data on stripes is protected by certificates (DCAU), TLS (AUTH TLS) or not at all")

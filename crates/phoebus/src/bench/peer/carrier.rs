@@ -179,7 +179,10 @@ impl Door {
                 Coming::Seam(listener, runtime) => {
                     let (pending, _) = runtime.block_on(listener.accept()).context("cannot accept")?;
                     match runtime.block_on(pending.handshake()) {
-                        Ok(stream) => Connection::Seam(stream, runtime.handle().clone()),
+                        Ok(stream) => {
+                            stream.widen();
+                            Connection::Seam(stream, runtime.handle().clone())
+                        }
                         Err(error) => {
                             eprintln!("a connection failed before it began: {error}");
                             continue;

@@ -1,11 +1,14 @@
 //! What is shown while files are carried: a bar with rates and the time that is left, lines of text, or JSON.
 
 pub(crate) mod human;
+mod log;
 mod rate;
+
+pub(crate) use log::Log;
 
 use crate::place::{Paths, shown};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use phoebus_files::job::{Event, Job, Watcher};
+use phoebus_files::job::{Event, Job, Report, Watcher};
 use phoebus_files::key::Key;
 use phoebus_files::plan::{Found, Walk};
 use phoebus_files::store::{Kind, Store};
@@ -14,7 +17,7 @@ use rate::Rate;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often machines are told.
@@ -47,6 +50,7 @@ pub(crate) struct Watch {
     progress: Arc<Progress>,
     paths: Arc<Paths>,
     counts: Counts,
+    log: Option<Log>,
 }
 
 #[derive(Debug, Default)]
@@ -56,11 +60,18 @@ struct Counts {
     bytes: AtomicU64,
     /// Whether all of it was.
     counted: AtomicBool,
+    /// Whether the jobs themselves tell what they find, and how many of them have more to find: what is far is not looked at twice.
+    told: AtomicBool,
+    uncounted: AtomicUsize,
     /// Files that are done with: carried, or there already.
     done: AtomicU64,
     failed: AtomicU64,
     /// Bytes of those that were there.
     skipped: AtomicU64,
+    /// Files that were carried, their bytes, and those of them that had to be moved.
+    carried: AtomicU64,
+    carried_bytes: AtomicU64,
+    carried_moved: AtomicU64,
 }
 
 impl Counts {
@@ -76,10 +87,51 @@ impl Watch {
             bar.set_draw_target(ProgressDrawTarget::stderr());
             bar.set_style(plain_style());
         }
-        Self { style, verbose, dry_run, bar, begun: Instant::now(), progress, paths, counts: Counts::default() }
+        Self {
+            style,
+            verbose,
+            dry_run,
+            bar,
+            begun: Instant::now(),
+            progress,
+            paths,
+            counts: Counts::default(),
+            log: None,
+        }
     }
 
-    /// Shows what happens until it is dropped; counts what `jobs` will carry meanwhile, where that costs no network.
+    /// The same, which also writes to `log`.
+    pub(crate) fn logging(self, log: Option<Log>) -> Self {
+        Self { log, ..self }
+    }
+
+    /// Writes a line to the log, if there is one.
+    pub(crate) fn log(&self, text: impl FnOnce() -> String) {
+        if let Some(log) = &self.log {
+            log.line(&text());
+        }
+    }
+
+    /// What has been done by now, and when it was begun.
+    pub(crate) fn so_far(&self) -> (Instant, Report) {
+        let counts = &self.counts;
+        let report = Report {
+            carried: Self::load(&counts.carried),
+            bytes: Self::load(&counts.carried_bytes),
+            moved: Self::load(&counts.carried_moved),
+            skipped: Self::load(&counts.done).saturating_sub(Self::load(&counts.carried)),
+            failed: Self::load(&counts.failed),
+            ..Report::default()
+        };
+        (self.begun, report)
+    }
+
+    /// Bytes that were moved by now, by all attempts, and the ways that were taken.
+    pub(crate) fn moved(&self) -> (u64, Arc<Paths>) {
+        (self.progress.bytes_moved(), self.paths.clone())
+    }
+
+    /// Shows what happens until it is dropped; counts what `jobs` will carry meanwhile, if all of it is near.
     pub(crate) async fn show(self: Arc<Self>, jobs: Vec<(Job, Vec<(Key, Key)>)>) {
         match self.style {
             _ if self.dry_run => std::future::pending().await,
@@ -91,6 +143,12 @@ impl Watch {
                 tokio::join!(self.count(jobs), self.tell());
             }
         }
+    }
+
+    /// Takes what there is to carry from `jobs` themselves, if any comes from afar. Before they begin.
+    pub(crate) fn expect(&self, jobs: &[&Job]) {
+        self.counts.told.store(jobs.iter().any(|job| job.source.is_far()), Ordering::Relaxed);
+        self.counts.uncounted.store(jobs.len(), Ordering::Relaxed);
     }
 
     /// Tells what was chosen.
@@ -119,6 +177,7 @@ impl Watch {
             return;
         }
         Counts::add(&self.counts.failed, 1);
+        self.log(|| about(name, error));
         match self.style {
             Style::Json => say(&json!({ "event": "failed", "name": name, "error": error.to_string() })),
             _ => self.bar.suspend(|| tell(&format!("phoebus: {}", about(name, error)))),
@@ -211,9 +270,10 @@ impl Watch {
                 if meta.kind == Kind::File {
                     self.count_one(meta.size);
                 } else if meta.kind == Kind::Dir && job.recursive {
-                    let mut walk = Walk::new(job.source.clone(), from, job.filter.clone());
+                    let walk = Walk::new(job.source.clone(), from, job.filter.clone());
+                    let mut walk = walk.keeping_links(job.links);
                     while let Some(found) = walk.next().await {
-                        if let Ok(Found::File(_, meta)) = found {
+                        if let Ok(Found::File(_, meta) | Found::Link(_, meta)) = found {
                             self.count_one(meta.size);
                         }
                     }
@@ -233,7 +293,8 @@ impl Watch {
     }
 
     /// A line about a file, for machines, and for people who `want` it.
-    fn line_about(&self, want: bool, value: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
+    fn line_about(&self, want: bool, value: impl FnOnce() -> Value, text: impl Fn() -> String) {
+        self.log(&text);
         match self.style {
             Style::Json => say(&value()),
             Style::Quiet => {}
@@ -243,7 +304,8 @@ impl Watch {
     }
 
     /// A line about something that people should know of.
-    fn warn(&self, value: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
+    fn warn(&self, value: impl FnOnce() -> Value, text: impl Fn() -> String) {
+        self.log(&text);
         match self.style {
             Style::Json => say(&value()),
             Style::Quiet => {}
@@ -271,7 +333,13 @@ impl Watcher for Told {
         let (watch, counts) = (&self.watch, &self.watch.counts);
         let name = |prefix: &str, key: &Key| format!("{prefix}{key}");
         match *event {
-            Event::Dir { .. } => {}
+            Event::Found { meta } if counts.told.load(Ordering::Relaxed) => watch.count_one(meta.size),
+            Event::Counted if counts.told.load(Ordering::Relaxed) => {
+                if counts.uncounted.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    counts.counted.store(true, Ordering::Release);
+                }
+            }
+            Event::Found { .. } | Event::Counted | Event::Dir { .. } => {}
             Event::Carry { from, to, meta, reason } if watch.dry_run => {
                 let (from, to) = (name(&self.from, from), name(&self.to, to));
                 watch.line_about(
@@ -283,6 +351,9 @@ impl Watcher for Told {
             Event::Carry { .. } => {}
             Event::Carried { to, done } => {
                 Counts::add(&counts.done, 1);
+                Counts::add(&counts.carried, 1);
+                Counts::add(&counts.carried_bytes, done.size);
+                Counts::add(&counts.carried_moved, done.moved);
                 let to = name(&self.to, to);
                 let verified = done.verified.as_ref().map(|sum| format!("{}:{sum}", sum.algorithm()));
                 watch.line_about(
@@ -299,6 +370,27 @@ impl Watcher for Told {
                     watch.verbose,
                     || json!({ "event": "skipped", "name": to, "reason": reason.to_string() }),
                     || format!("{to} (skipped: {reason})"),
+                );
+            }
+            Event::Mode { to, meta } => {
+                Counts::add(&counts.done, 1);
+                Counts::add(&counts.skipped, meta.size.unwrap_or(0));
+                let (to, mode) = (name(&self.to, to), meta.mode.unwrap_or(0) & 0o777);
+                let event = if watch.dry_run { "would_set_mode" } else { "mode" };
+                watch.line_about(
+                    watch.verbose || watch.dry_run,
+                    || json!({ "event": event, "name": to, "mode": format!("{mode:04o}") }),
+                    || format!("{to} (only its mode differs: {mode:04o})"),
+                );
+            }
+            Event::Deleted { key } => {
+                let name = name(&self.to, key);
+                let (event, what) =
+                    if watch.dry_run { ("would_delete", "would be deleted") } else { ("deleted", "deleted") };
+                watch.line_about(
+                    watch.verbose || watch.dry_run,
+                    || json!({ "event": event, "name": name }),
+                    || format!("{name} ({what}: the source does not have it)"),
                 );
             }
             Event::Left { key, kind } => {
@@ -328,6 +420,7 @@ fn sentence(error: &Error) -> String {
     let text = crate::exit::without_numbers(&error.to_string());
     match error {
         Error::Kind { is: "a directory", expected: "a file", .. } => format!("{text} (directories are copied with -r)"),
+        Error::NoParent { .. } => format!("{text} (--parents makes it)"),
         _ => text,
     }
 }

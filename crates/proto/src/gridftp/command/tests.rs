@@ -52,6 +52,8 @@ const LINES: &[&str] = &[
     "SITE RDEL /a",
     "SITE TRNC 5 /a",
     "SITE CLIENTINFO scheme=ftp;appname=\"globus-url-copy\";",
+    "SITE DRAFTS",
+    "SITE DRAFTS /a b",
     "SITE WHOAMI",
     "SITE STORATTR x=1;",
     "QUIT",

@@ -253,6 +253,14 @@ impl Connection {
         self.rate_limit
     }
 
+    /// Gives an accepted connection all of its receive buffer, of which it had [`Config::accept_buffer`], and tells the peer so.
+    pub fn widen(&mut self) {
+        let limit = self.config.receive_buffer;
+        if let State::Open(open) = &mut self.state {
+            open.receive.widen(limit);
+        }
+    }
+
     /// Packets that the send and the receive buffer hold at most.
     pub fn buffers(&self) -> [u32; 2] {
         [self.config.send_buffer, self.config.receive_buffer]
@@ -297,7 +305,13 @@ impl Connection {
         let send = Sender::new(kind, first_out, payload, self.config.send_buffer, window);
         // In a rendezvous a peer of libudt uses this end's MSS without a look at its own.
         let slot_len = payload_len(self.config.mss);
-        let receive = Receiver::new(now, kind, first_in, self.config.receive_buffer, slot_len, payload);
+        // The handshake tells of the whole buffer, and the first acknowledgement of what there is of it: control that takes its
+        // largest window from the handshake is not held back for good.
+        let receive_limit = match role {
+            Role::Listener => self.config.receive_buffer.min(self.config.accept_buffer),
+            Role::Client | Role::Rendezvous => self.config.receive_buffer,
+        };
+        let receive = Receiver::new(now, kind, first_in, receive_limit, slot_len, payload);
         let path = control::Path {
             mss,
             window_max: window.min(self.config.send_buffer),

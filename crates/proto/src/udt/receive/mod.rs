@@ -117,6 +117,15 @@ impl Receiver {
         self.acks.arrived(now, true);
     }
 
+    /// Has room for `limit` packets from now on, if it had less.
+    pub(super) fn widen(&mut self, limit: u32) {
+        if limit > self.ring.limit() {
+            self.ring.widen(limit);
+            self.told_room = self.ring.room();
+            self.acks.room_grew();
+        }
+    }
+
     /// When something is to be sent; `Duration::ZERO` for at once.
     pub(super) fn due(&self) -> Option<Duration> {
         [self.acks.due(), self.holes.due()].into_iter().flatten().min()

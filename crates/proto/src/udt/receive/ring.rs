@@ -77,6 +77,11 @@ impl Ring {
         self.limit - self.next.since(self.read) as u32
     }
 
+    /// Lets more packets in.
+    pub(super) fn widen(&mut self, limit: u32) {
+        self.limit = self.limit.max(limit);
+    }
+
     /// Most packets that fit.
     pub(super) fn limit(&self) -> u32 {
         self.limit

@@ -1,6 +1,9 @@
 //! `phoebus gateway`: the gateway as a process, with its log and its runtime.
 
+mod init;
+
 use crate::exit::Exit;
+use crate::repeats::Repeats;
 use anyhow::{Context, Result};
 use phoebus_gateway::config::{Config, Log, LogFormat, LogLevel};
 use phoebus_gateway::{Outcome, StartError};
@@ -11,7 +14,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Threads for name resolution, which the C library does only by blocking; more names at a time wait.
+/// Threads for the names of peers, which the C library resolves only by blocking; more names at a time wait.
 const RESOLVER_THREADS: usize = 16;
 
 /// Run a gateway: accept sessions and relay them to the next gateway or to their destination
@@ -19,18 +22,25 @@ const RESOLVER_THREADS: usize = 16;
 /// Nothing is allowed but what the configuration allows. SIGTERM or SIGINT: no new sessions, the old ones finish within
 /// limits.drain_timeout; a second one ends them. SIGHUP: read the configuration again. The log goes to standard error.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
 Exit codes: 0 told to stop, and all sessions had finished; 1 it could not start, or sessions had to be ended; 2 wrong
 options or configuration.
 
-Example:
+Examples:
+  phoebus gateway init --dir gateways pg1.example --peer pg2.example --from 10.1.0.0/16 --to 10.3.0.0/16
   phoebus gateway --config /etc/phoebus/gateway.toml
-")]
+"
+)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Configuration file (docs/guide/gateway.md)
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
-    /// Only check the configuration
+    #[arg(long, value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
+    /// Only check the configuration, and whether this process may have the descriptors that its limits take
     #[arg(long)]
     check: bool,
     /// Write the log as JSON, one object a line, whatever the configuration says
@@ -38,10 +48,21 @@ pub(crate) struct Args {
     json: bool,
 }
 
+#[derive(clap::Subcommand)]
+enum Command {
+    Init(init::InitArgs),
+}
+
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    let config = Config::read(&args.config).map_err(Exit::usage)?;
+    if let Some(Command::Init(args)) = &args.command {
+        std::io::stdout().write_all(init::run(args)?.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = args.config.ok_or_else(|| Exit::usage("no configuration was given; expected --config FILE"))?;
+    let config = Config::read(&file).map_err(Exit::usage)?;
     if args.check {
-        writeln!(std::io::stdout(), "{} is a valid configuration", args.config.display())?;
+        phoebus_gateway::check(&config).map_err(Exit::usage)?;
+        writeln!(std::io::stdout(), "{} is a valid configuration", file.display())?;
         return Ok(ExitCode::SUCCESS);
     }
     start_log(&config.log, args.json, None)?;
@@ -51,7 +72,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the gateway's threads")?;
-    let outcome = runtime.block_on(phoebus_gateway::serve(config, &args.config));
+    let outcome = runtime.block_on(phoebus_gateway::serve(config, &file));
     // A thread may still be waiting for a name.
     runtime.shutdown_background();
     match outcome {
@@ -77,11 +98,12 @@ pub(crate) fn start_log(log: &Log, json: bool, informed: Option<&str>) -> Result
         None => (level, targets),
     };
     let builder = tracing_subscriber::fmt().with_max_level(most).with_writer(std::io::stderr);
+    let repeats = (log.repeats > 0).then(|| Repeats::new(log.repeats));
     let started = if json || log.format == LogFormat::Json {
-        builder.json().flatten_event(true).finish().with(targets).try_init()
+        builder.json().flatten_event(true).finish().with(targets).with(repeats).try_init()
     } else {
         let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-        builder.with_ansi(colours).finish().with(targets).try_init()
+        builder.with_ansi(colours).finish().with(targets).with(repeats).try_init()
     };
     started.map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))
 }

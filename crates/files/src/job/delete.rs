@@ -1,0 +1,217 @@
+//! What the destination has and the source does not is removed (`rsync --delete`), with everything known first.
+//!
+//! - Nothing is removed unless all of the job was carried: what failed may have hidden more.
+//! - All that would be removed is found before the first of it goes, and if it is more than was allowed, nothing goes.
+//! - Directories are compared by listings that came whole; one that did not ends it. As listings may leave out what is there (a
+//!   server that hides names with a dot), the source is asked for each name, too, and has to say that there is no such thing.
+//! - What filters leave out stays, and the directories above it.
+//! - What is removed is reached through the destination's directory alone, out of which no link leads ([`Store::confined`]).
+
+use super::{AHEAD, Event, Run, contents};
+use crate::error::{Error, Sort};
+use crate::key::{Key, KeyError};
+use crate::store::{Kind, Store};
+use std::sync::Arc;
+use tokio::task::{JoinError, JoinSet};
+
+/// What was to be removed, and what came of it.
+type Removed = (Key, Result<(), Error>);
+
+/// What is to go from a directory of the destination: keys from there, the contents of a directory before it.
+#[derive(Debug)]
+struct Doomed {
+    top: Key,
+    things: Vec<(Key, Kind)>,
+}
+
+impl Run<'_> {
+    /// Removes what the sources of the trees do not have, if the job says so and all of it was carried.
+    pub(super) async fn delete(&mut self) {
+        let Some(most) = self.job.delete else { return };
+        if self.report.failed > 0 || self.report.stopped || self.job.how.stop.is_asked() {
+            self.report.not_deleted = true;
+            return;
+        }
+        let (mut all, mut left) = (Vec::new(), most);
+        for (from, to) in std::mem::take(&mut self.trees) {
+            let found = self.find_doomed(&from, &to, left).await;
+            match found {
+                Ok(things) => {
+                    left -= things.len().min(left);
+                    all.push(Doomed { top: to, things });
+                }
+                Err(error) => {
+                    self.report.not_deleted = true;
+                    return self.failed(to, error);
+                }
+            }
+        }
+        for doomed in all.into_iter().filter(|doomed| !doomed.things.is_empty()) {
+            if let Err((key, error)) = self.remove(doomed).await {
+                self.failed(key, error);
+            }
+        }
+    }
+
+    /// What `to` has and `from` does not: at most `most` of it, or that is the error.
+    async fn find_doomed(&self, from: &Key, to: &Key, most: usize) -> Result<Vec<(Key, Kind)>, Error> {
+        let (source, dest) = (&self.job.source, &self.job.dest);
+        let (mut doomed, mut open) = (Vec::new(), vec![Key::ROOT]);
+        while let Some(dir) = open.pop() {
+            let there = match contents(&**dest, &self.at(to, &dir)?).await {
+                // Where nothing was done yet, nothing is there.
+                Err(Error::NotFound { .. }) if self.job.dry_run => continue,
+                there => there?,
+            };
+            let here = contents(&**source, &self.at(from, &dir)?).await?;
+            let mut unknown = Vec::new();
+            for (name, meta) in there {
+                let key = dir.join(&name).map_err(|error| self.wrong(&error))?;
+                let is_dir = meta.kind == Kind::Dir;
+                match here.get(&name) {
+                    _ if !self.job.filter.takes(&key, is_dir) => {}
+                    Some(source) if is_dir && source.kind == Kind::Dir => open.push(key),
+                    Some(_) => {}
+                    None => unknown.push((key, meta.kind)),
+                }
+            }
+            unknown.sort_by(|one, other| one.0.cmp(&other.0));
+            for some in unknown.chunks(AHEAD) {
+                let gone = self.are_gone(from, some).await?;
+                for ((key, kind), _) in some.iter().zip(gone).filter(|(_, gone)| *gone) {
+                    self.doom(to, key.clone(), *kind, &mut doomed, most).await?;
+                }
+            }
+        }
+        Ok(doomed)
+    }
+
+    /// Whether the source itself says of each of these that it does not exist.
+    async fn are_gone(&self, from: &Key, things: &[(Key, Kind)]) -> Result<Vec<bool>, Error> {
+        let mut asked = Vec::new();
+        for (key, _) in things {
+            let (source, key) = (self.job.source.clone(), self.at(from, key)?);
+            asked.push(tokio::spawn(async move { source.stat_link(&key).await }));
+        }
+        let mut gone = Vec::new();
+        for answer in asked {
+            let failed =
+                |error| Err(Error::io(self.job.source.name(), "look at something of", std::io::Error::other(error)));
+            gone.push(match answer.await.unwrap_or_else(failed) {
+                Ok(_) => false,
+                Err(error) if error.sort() == Sort::NotFound => true,
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(gone)
+    }
+
+    /// Adds `key`, and if it is a directory all that is in it before it; what filters leave out stays, and the directories above it.
+    async fn doom(
+        &self,
+        to: &Key,
+        key: Key,
+        kind: Kind,
+        doomed: &mut Vec<(Key, Kind)>,
+        most: usize,
+    ) -> Result<(), Error> {
+        // Parents come before their children in `dirs`, and after them in what is doomed.
+        let (mut dirs, mut open, mut kept) = (Vec::new(), vec![(key, kind)], Vec::<Key>::new());
+        while let Some((key, kind)) = open.pop() {
+            if kind != Kind::Dir {
+                doomed.push((key, kind));
+            } else {
+                for (name, meta) in contents(&*self.job.dest, &self.at(to, &key)?).await? {
+                    let below = key.join(&name).map_err(|error| self.wrong(&error))?;
+                    match self.job.filter.takes(&below, meta.kind == Kind::Dir) {
+                        true => open.push((below, meta.kind)),
+                        false => kept.push(below),
+                    }
+                }
+                dirs.push(key);
+            }
+            if doomed.len() + dirs.len() > most {
+                let reason = format!(
+                    "it has more than {} files and directories that the source does not have; nothing was deleted \
+                     (--max-delete)",
+                    self.job.delete.unwrap_or(most)
+                );
+                return Err(Error::Store { name: self.named(to), reason, sort: Sort::Request });
+            }
+        }
+        let holds = |dir: &Key| kept.iter().any(|kept| kept.below(dir).is_some());
+        doomed.extend(dirs.into_iter().rev().filter(|dir| !holds(dir)).map(|dir| (dir, Kind::Dir)));
+        Ok(())
+    }
+
+    async fn remove(&mut self, doomed: Doomed) -> Result<(), (Key, Error)> {
+        let job = self.job;
+        let top = doomed.top;
+        let confined = match job.dry_run {
+            true => None,
+            false => job.dest.confined(&top).await.map_err(|error| (top.clone(), error))?,
+        };
+        let (store, above) = match confined {
+            Some(store) => (store, Key::ROOT),
+            None => (job.dest.clone(), top.clone()),
+        };
+        let mut going = JoinSet::new();
+        for (below, kind) in doomed.things {
+            // A directory goes when all that is in it has gone.
+            while going.len() >= AHEAD || (kind == Kind::Dir && !going.is_empty()) {
+                self.removed(going.join_next().await);
+            }
+            if job.how.stop.is_asked() {
+                break;
+            }
+            let key = self.at(&top, &below).map_err(|error| (top.clone(), error))?;
+            if job.dry_run {
+                self.removed(Some(Ok((key, Ok(())))));
+                continue;
+            }
+            let (store, place) = (store.clone(), self.at(&above, &below).map_err(|error| (top.clone(), error))?);
+            going.spawn(async move { (key, remove(store, place, kind).await) });
+        }
+        while let Some(removed) = going.join_next().await {
+            self.removed(Some(removed));
+        }
+        if job.dry_run { Ok(()) } else { store.settle().await.map_err(|error| (top, error)) }
+    }
+
+    fn removed(&mut self, removed: Option<Result<Removed, JoinError>>) {
+        match removed {
+            None => {}
+            Some(Ok((key, Ok(())))) => {
+                self.report.deleted += 1;
+                self.job.watcher.saw(&Event::Deleted { key: &key });
+            }
+            Some(Ok((key, Err(error)))) => self.failed(key, error),
+            Some(Err(error)) => {
+                let error = Error::io(self.job.dest.name(), "remove something of", std::io::Error::other(error));
+                self.failed(Key::ROOT, error);
+            }
+        }
+    }
+
+    fn at(&self, top: &Key, below: &Key) -> Result<Key, Error> {
+        top.beneath(below).map_err(|error| self.wrong(&error))
+    }
+
+    fn wrong(&self, error: &KeyError) -> Error {
+        Error::Store { name: self.job.dest.name(), reason: error.to_string(), sort: Sort::Request }
+    }
+
+    fn named(&self, key: &Key) -> String {
+        let store = self.job.dest.name();
+        format!("{}/{key}", store.strip_prefix("file://").unwrap_or(&store))
+    }
+}
+
+/// Removes what `key` was found to be; what has gone meanwhile is no failure.
+async fn remove(store: Arc<dyn Store>, key: Key, kind: Kind) -> Result<(), Error> {
+    let removed = if kind == Kind::Dir { store.remove_dir(&key).await } else { store.remove(&key).await };
+    match removed {
+        Err(error) if error.sort() == Sort::NotFound => Ok(()),
+        removed => removed,
+    }
+}

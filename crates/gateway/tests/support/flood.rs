@@ -1,0 +1,108 @@
+//! Peers that send one message again and again and never read: how long they are there, what they cost, and whom they hurt.
+//!
+//! Whoever tests a server brings connections to the state in question, with the message that is to be repeated there ([`Flood`]),
+//! and says how another user is served meanwhile. The server has to run in this process for its memory to be seen.
+
+use std::io::{self, ErrorKind, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The sending half of a connection that nobody reads.
+pub(crate) trait Sender: Send {
+    /// Takes some of `bytes`, without waiting. `WouldBlock` when there is no room.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
+}
+
+impl Sender for TcpStream {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.set_nonblocking(true)?;
+        self.write(bytes)
+    }
+}
+
+impl Sender for UnixStream {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.set_nonblocking(true)?;
+        self.write(bytes)
+    }
+}
+
+impl Sender for phoebus_net::Stream {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.try_write(bytes, false)
+    }
+}
+
+/// One peer.
+pub(crate) struct Flood {
+    /// The state that it is in, and what it sends there.
+    pub(crate) what: String,
+    pub(crate) connection: Box<dyn Sender>,
+    pub(crate) message: Vec<u8>,
+}
+
+/// What all peers of one run may cost at most.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    /// How long a peer may be there: far beyond the server's time-outs, against hanging.
+    pub(crate) time: Duration,
+    /// Bytes that the server may take from one peer, those in the kernel's buffers included.
+    pub(crate) taken: u64,
+    /// Bytes by which the memory of this process may grow.
+    pub(crate) memory: u64,
+}
+
+/// Has all peers send at once until the server has ended every one of them, and calls `serve` again and again meanwhile.
+pub(crate) fn flood(floods: Vec<Flood>, bounds: Bounds, serve: impl Fn()) {
+    let (start, before) = (Instant::now(), resident());
+    let left = AtomicUsize::new(floods.len());
+    std::thread::scope(|scope| {
+        for Flood { what, mut connection, message } in floods {
+            let left = &left;
+            scope.spawn(move || {
+                // Counts down whatever happens, or a failure would be waited for.
+                let _gone = Gone(left);
+                let block = message.repeat((16 * 1024 / message.len().max(1)).max(1));
+                let (mut taken, mut at) = (0u64, 0);
+                loop {
+                    match connection.send(&block[at..]) {
+                        Ok(n) => {
+                            taken += n as u64;
+                            at = (at + n) % block.len();
+                            assert!(taken <= bounds.taken, "{what}: {taken} bytes were taken");
+                        }
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                            std::thread::sleep(Duration::from_millis(2));
+                        }
+                        Err(_) => return,
+                    }
+                    assert!(start.elapsed() < bounds.time, "{what}: still there after {:?}", start.elapsed());
+                }
+            });
+        }
+        while left.load(Ordering::Acquire) > 0 {
+            let begun = Instant::now();
+            serve();
+            assert!(begun.elapsed() < bounds.time, "another user has waited {:?}", begun.elapsed());
+            let grown = resident().saturating_sub(before);
+            assert!(grown <= bounds.memory, "memory has grown by {grown} bytes");
+        }
+    });
+    serve();
+}
+
+struct Gone<'a>(&'a AtomicUsize);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Bytes of memory that this process has in use (proc(5), statm).
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}

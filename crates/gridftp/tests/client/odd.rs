@@ -1,0 +1,417 @@
+//! Servers that alter names, have no MLSD, lose answers, or go on with nothing.
+
+use super::fake::Fake;
+use super::fake::tools::{Here, bytes, get, key, on, options, put, remote};
+use phoebus_files::key::Key;
+use phoebus_files::store::{Attributes, Spec, Store, Time};
+use phoebus_files::{Done, Error, How, Sort, transfer};
+use phoebus_gridftp::client::Remote;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The names of a directory.
+async fn names(remote: &Remote, dir: &Key) -> Result<Vec<String>, Error> {
+    let (mut listing, mut names) = (remote.list(dir).await?, Vec::new());
+    loop {
+        let page = listing.more().await?;
+        if page.is_empty() {
+            return Ok(names);
+        }
+        names.extend(page.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()));
+    }
+}
+
+/// A server without MLSD that answers `LIST` and `LIST -a` so.
+fn lists(plain: &'static str, all: Option<&'static str>) -> Fake {
+    let there = Mutex::new(String::new());
+    Fake::with(move |client, verb, argument| {
+        match (verb, argument) {
+            ("FEAT", _) => client.say("211-\r\n SIZE\r\n211 End"),
+            ("MLSD" | "MLST", _) => client.say("500 what?"),
+            ("CWD", dir) => {
+                dir.clone_into(&mut there.lock().unwrap());
+                client.say("250 there");
+            }
+            ("LIST", "-a") if *there.lock().unwrap() != "/" && all.is_none() => client.say("550 no such path"),
+            ("LIST", how) => {
+                let root = *there.lock().unwrap() == "/";
+                client.say("150 coming");
+                let lines = match how {
+                    "-a" if root => "drwxr-xr-x 2 u g 5 Nov 21 2025 .\r\n",
+                    "-a" => all.unwrap_or_default(),
+                    _ => plain,
+                };
+                client.data().write_all(lines.as_bytes()).unwrap();
+                client.say("226 done");
+            }
+            _ => return false,
+        }
+        true
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_directory_is_called_empty_that_was_not_read() {
+    const ONE: &str = "-rw-r--r-- 1 u g 5 Nov 21 10:00 f\r\n";
+    const ALL: &str = "drwxr-xr-x 2 u g 5 Nov 21 2025 .\r\n-rw-r--r-- 1 u g 5 Nov 21 10:00 .h\r\n-rw-r--r-- 1 u g 5 Nov 21 10:00 f\r\n";
+    const HIDDEN: &str = "-rw-r--r-- 1 u g 5 Nov 21 10:00 .h\r\n-rw-r--r-- 1 u g 5 Nov 21 10:00 f\r\n";
+    const OTHER: &str = "-rw-r--r-- 1 u g 5 Nov 21 10:00 other\r\n";
+    for (plain, all, expected) in [
+        // What follows LIST is taken for a path that is not there, for an empty one, and for one that has something else.
+        (ONE, None, &["f"][..]),
+        (ONE, Some(""), &["f"]),
+        (ONE, Some(OTHER), &["f"]),
+        // It is understood.
+        (ONE, Some(ALL), &[".h", "f"]),
+        (ONE, Some(HIDDEN), &[".h", "f"]),
+    ] {
+        let fake = lists(plain, all);
+        let remote = remote(&fake).await;
+        for _ in 0..2 {
+            assert_eq!(names(&remote, &key("d")).await.unwrap(), expected, "{all:?}");
+        }
+    }
+    // Nothing is listed of what may not be read, where others have themselves in their listing.
+    let fake = lists("", Some(""));
+    let error = names(&remote(&fake).await, &key("d")).await.unwrap_err();
+    assert_eq!(error.sort(), Sort::Denied, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_is_no_file_because_it_has_a_size() {
+    let fake = Fake::with(|client, verb, argument| {
+        match (verb, argument) {
+            ("FEAT", _) => client.say("211-\r\n SIZE\r\n211 End"),
+            ("MLST", _) => client.say("502 what?"),
+            ("SIZE", "/" | "/d" | "/home") => client.say("213 4096"),
+            ("CWD", "/x") => client.say("550 not a directory"),
+            ("MKD", _) => client.say("550 it is there"),
+            _ => return false,
+        }
+        true
+    });
+    fake.put("/x", b"12345");
+    let remote = remote(&fake).await;
+    let kind = async |path: &str| remote.stat(&key(path)).await.unwrap().kind.described();
+    assert_eq!((kind("d").await, kind("x").await), ("a directory", "a file"));
+}
+
+/// A server that breaks the connection instead of answering `lost` for the first time, after it has done as it was told, or before.
+fn losing(lost: &'static str, done: bool, spoil: impl Fn(&mut super::fake::Client) + Send + Sync + 'static) -> Fake {
+    let (first, dirs) = (AtomicBool::new(true), Mutex::new(Vec::<String>::new()));
+    Fake::with(move |client, verb, argument| {
+        let loses = verb == lost && first.swap(false, Ordering::Relaxed);
+        if loses && !done {
+            client.hang_up();
+            return true;
+        }
+        let mut dirs = dirs.lock().unwrap();
+        let answer = match verb {
+            "MLST" if dirs.iter().any(|dir| dir == argument) => {
+                client.say(&format!("250-Listing\r\n type=dir; {argument}\r\n250 End"));
+                return true;
+            }
+            "MKD" if !dirs.iter().any(|dir| dir == argument) => {
+                dirs.push(argument.to_owned());
+                "257 made"
+            }
+            "RMD" if dirs.iter().any(|dir| dir == argument) => {
+                dirs.retain(|dir| dir != argument);
+                "250 gone"
+            }
+            _ if loses => {
+                spoil(client);
+                client.mute = true;
+                client.answer(verb, argument);
+                client.hang_up();
+                return true;
+            }
+            _ => return false,
+        };
+        if loses {
+            client.hang_up()
+        } else {
+            client.say(answer)
+        }
+        true
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_done_is_no_failure_though_its_answer_was_lost() {
+    for done in [true, false] {
+        let fake = losing("DELE", done, |_| {});
+        fake.put("/x", b"x");
+        assert_eq!(remote(&fake).await.remove(&key("x")).await.is_ok(), done);
+        assert_eq!(fake.get("/x").is_none(), done);
+
+        let fake = losing("RNTO", done, |_| {});
+        fake.put("/x", b"x");
+        assert_eq!(remote(&fake).await.rename(&key("x"), &key("y"), true).await.is_ok(), done);
+        assert_eq!(fake.names(), [if done { "/y" } else { "/x" }]);
+
+        let fake = losing("MKD", done, |_| {});
+        assert_eq!(remote(&fake).await.make_dir(&key("d")).await.is_ok(), done);
+
+        let fake = losing("RMD", done, |_| {});
+        let remote = remote(&fake).await;
+        remote.make_dir(&key("d")).await.unwrap();
+        assert_eq!(remote.remove_dir(&key("d")).await.is_ok(), done);
+    }
+    // What was never there was not moved, whatever has the name that it was to have.
+    let fake = losing("RNTO", false, |_| {});
+    fake.put("/y", b"y");
+    let error = remote(&fake).await.rename(&key("x"), &key("y"), true).await.unwrap_err();
+    assert_eq!(error.sort(), Sort::NotFound, "{error}");
+}
+
+/// Puts `/x`, once more if that may help; how often it was sent.
+async fn put_twice(fake: &Fake, replace: bool) -> (Result<Done, Error>, usize) {
+    let (here, how) = (Here::with(&bytes(100_000)), How { replace, ..How::default() });
+    let remote = remote(fake).await;
+    let mut done = transfer(&here.1, &key("x"), &remote, &key("x"), &how).await;
+    if done.as_ref().is_err_and(Error::may_pass) {
+        done = transfer(&here.1, &key("x"), &remote, &key("x"), &how).await;
+    }
+    (done, fake.log().iter().filter(|line| line.starts_with("STOR")).count())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_whose_name_was_given_is_not_sent_again() {
+    for replace in [true, false] {
+        let fake = losing("RNTO", true, |_| {});
+        let (done, sent) = put_twice(&fake, replace).await;
+        assert!(done.is_ok() && sent == 1 && fake.names() == ["/x"], "{done:?} {sent}");
+        // It was not given.
+        let fake = losing("RNTO", false, |_| {});
+        let (done, sent) = put_twice(&fake, replace).await;
+        assert!(done.is_ok() && sent == 2 && fake.names() == ["/x"], "{done:?} {sent}");
+    }
+    // Nobody lets this end in for a while, so that the next attempt looks.
+    let (fake, out) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+    let (count, shut) = (fake, out.clone());
+    let fake = Fake::with(move |client, verb, argument| {
+        if verb == "RNTO" && count.fetch_add(1, Ordering::Relaxed) == 0 {
+            shut.store(true, Ordering::Relaxed);
+            client.mute = true;
+            client.answer(verb, argument);
+            client.hang_up();
+            return true;
+        }
+        if verb == "USER" && shut.swap(false, Ordering::Relaxed) {
+            client.hang_up();
+            return true;
+        }
+        false
+    });
+    let (done, sent) = put_twice(&fake, false).await;
+    assert!(done.is_ok() && sent == 1, "{done:?} {sent}");
+    // Another file came meanwhile: it stays.
+    let first = Arc::new(AtomicBool::new(true));
+    let fake = Fake::with(move |client, verb, argument| {
+        if verb == "RNTO" && first.swap(false, Ordering::Relaxed) {
+            client.mute = true;
+            client.answer(verb, argument);
+            client.files.lock().unwrap().insert("/x".to_owned(), b"newer".to_vec());
+            client.hang_up();
+            return true;
+        }
+        false
+    });
+    let (done, sent) = put_twice(&fake, true).await;
+    let error = done.unwrap_err();
+    assert!(sent == 1 && error.to_string().contains("another one has it"), "{error}");
+    assert_eq!(fake.get("/x"), Some(b"newer".to_vec()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_of_an_unknown_time_is_not_gone_on_with() {
+    let fake = Fake::good();
+    let spec = |modified| Spec { size: Some(20 << 20), source: Some(("s".to_owned(), modified)), ..Spec::default() };
+    let remote = remote(&fake).await;
+    for (modified, resumable) in [(None, false), (Some(Time { seconds: 1, nanos: 0 }), true)] {
+        let begun = remote.create(&key("x"), spec(modified)).await.unwrap();
+        let phoebus_files::store::Begun::Draft(draft) = begun else { panic!("nothing is there") };
+        assert_eq!(draft.is_resumable(), resumable);
+        draft.abandon(false).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_get_that_was_cut_ends_where_nothing_is_gone_on_with() {
+    let content = bytes(24 << 20);
+    let cut = AtomicBool::new(true);
+    let fake = Fake::with(move |client, verb, path| {
+        match verb {
+            "REST" => client.say("502 not here"),
+            "RETR" if cut.swap(false, Ordering::Relaxed) => {
+                let some = client.files.lock().unwrap()[path][..20 << 20].to_vec();
+                client.say("150 coming");
+                let mut data = client.data();
+                data.write_all(&some).unwrap();
+                // Once it is there, and noted.
+                std::thread::sleep(std::time::Duration::from_millis(300));
+                client.hang_up();
+            }
+            _ => return false,
+        }
+        true
+    });
+    fake.put("/x", &content);
+    let here = Here::new();
+    let how = How { checkpoint_bytes: 1 << 20, ..How::default() };
+    let remote = Remote::connect(options(&fake)).await.unwrap();
+    let get = async || transfer(&remote, &key("x"), &here.1, &key("x"), &how).await;
+    get().await.unwrap_err();
+    let done = get().await.unwrap();
+    assert!(here.content() == Some(content) && done.verified.is_some(), "{done:?}");
+}
+
+/// A server that puts `_` for tabs and for blanks at the end, as pure-ftpd does.
+fn altering() -> Fake {
+    let dirs = Mutex::new(Vec::<String>::new());
+    Fake::with(move |client, verb, argument| {
+        let mut named = argument.replace('\t', "_");
+        if named.ends_with(' ') {
+            named = format!("{}_", named.trim_end());
+        }
+        let mut dirs = dirs.lock().unwrap();
+        match verb {
+            "MKD" => {
+                dirs.push(named);
+                client.say("257 made");
+            }
+            "RMD" => {
+                dirs.retain(|dir| *dir != named);
+                client.say("250 gone");
+            }
+            "MLSD" => {
+                let inside = format!("{}/", named.trim_end_matches('/'));
+                let lines: String = dirs
+                    .iter()
+                    .filter_map(|dir| dir.strip_prefix(&inside))
+                    .map(|name| format!("type=dir; {name}\r\n"))
+                    .collect();
+                client.say("150 coming");
+                client.data().write_all(lines.as_bytes()).unwrap();
+                client.say("226 done");
+            }
+            _ if named == argument => return false,
+            _ => client.answer(verb, &named),
+        }
+        true
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_a_server_alters_are_refused() {
+    let fake = altering();
+    fake.put("/a_b", b"another");
+    fake.put("/tail_", b"another");
+    let remote = remote(&fake).await;
+    for name in ["a\tb", "tail "] {
+        let key = key(name);
+        let sent = transfer(&Here::with(b"new").1, &self::key("x"), &remote, &key, &How::default()).await;
+        let errors = [
+            sent.map(drop),
+            remote.stat(&key).await.map(drop),
+            remote.open(&key).await.map(drop),
+            remote.remove(&key).await,
+            remote.make_dir(&key).await,
+            remote.rename(&key, &self::key("z"), true).await,
+            remote.rename(&self::key("a_b"), &key, true).await,
+            remote.set(&key, Attributes { mode: Some(0o600), modified: None }).await,
+        ];
+        for error in errors {
+            let error = error.unwrap_err();
+            assert!(error.to_string().contains("the server alters such names"), "{error}");
+        }
+    }
+    assert_eq!(fake.names(), ["/a_b", "/tail_"]);
+    assert_eq!(fake.get("/a_b").unwrap(), b"another");
+    // What it does not alter goes, and what was tried is gone.
+    put(&fake, &Here::with(b"new")).await.unwrap();
+    remote.make_dir(&key("\u{e9}")).await.unwrap();
+    assert!(remote.list(&Key::ROOT).await.unwrap().more().await.unwrap().len() == 1, "{:?}", fake.log());
+    let made = fake.log().iter().filter(|line| line.starts_with("MKD /.names")).count();
+    let gone = fake.log().iter().filter(|line| line.starts_with("RMD /.names")).count();
+    // One that was made under another name is removed by that one.
+    assert!(made > 0 && gone >= made, "{:?}", fake.log());
+}
+
+/// A server that has neither REST nor patience: what is asked between PASV and the data connection costs that one, and is answered when
+/// something else is asked, as Twisted's does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_get_that_was_cut_begins_anew_where_nothing_else_can_be_had() {
+    let content = bytes(24 << 20);
+    for features in ["CKSM ADLER32:10;\r\n SIZE\r\n MDTM", "CKSM ADLER32:10;\r\n SIZE\r\n MDTM\r\n REST STREAM"] {
+        let (cut, late) = (AtomicBool::new(true), AtomicBool::new(false));
+        let fake = Fake::with(move |client, verb, path| {
+            match verb {
+                // Each connection has its own answers.
+                "USER" => {
+                    late.store(false, Ordering::Relaxed);
+                    return false;
+                }
+                "FEAT" => client.say(&format!("211-\r\n {features}\r\n211 End")),
+                "MLST" => client.say("502 not here"),
+                "REST" => {
+                    late.store(true, Ordering::Relaxed);
+                    client.listener = None;
+                    client.say("425 nobody came");
+                }
+                "RETR" if late.swap(false, Ordering::Relaxed) => client.say("502 Command 'REST' not implemented"),
+                "RETR" if cut.swap(false, Ordering::Relaxed) => {
+                    let some = client.files.lock().unwrap()[path][..20 << 20].to_vec();
+                    client.say("150 coming");
+                    client.data().write_all(&some).unwrap();
+                    std::thread::sleep(std::time::Duration::from_millis(300));
+                    client.hang_up();
+                }
+                _ => return false,
+            }
+            true
+        });
+        fake.put("/x", &content);
+        let (here, how) = (Here::new(), How { checkpoint_bytes: 1 << 20, ..How::default() });
+        let remote = Remote::connect(options(&fake)).await.unwrap();
+        let get = async || transfer(&remote, &key("x"), &here.1, &key("x"), &how).await;
+        get().await.unwrap_err();
+        get().await.unwrap();
+        assert!(here.content() == Some(content.clone()), "{features}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn times_of_directories_that_a_server_refuses_are_counted() {
+    let fake = Fake::with(|client, verb, argument| {
+        match (verb, argument) {
+            ("MFMT", _) => client.say("550 it is not retrievable"),
+            ("MLST", "/d") => client.say("250-Listing\r\n type=dir; /d\r\n250 End"),
+            _ => return false,
+        }
+        true
+    });
+    fake.put("/x", b"x");
+    let remote = remote(&fake).await;
+    let time = Attributes { mode: None, modified: Some(Time { seconds: 1_500_000_000, nanos: 0 }) };
+    remote.set(&key("d"), time).await.unwrap();
+    assert_eq!(remote.without_times(), (1, vec!["ftp://fake/d".to_owned()]));
+    remote.set(&key("x"), time).await.unwrap_err();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_kept_of_a_file_that_is_gone() {
+    let content = bytes(20 << 20);
+    let fake = on("RETR", |client, path| {
+        client.answer("RETR", path);
+        client.files.lock().unwrap().remove(path);
+    });
+    fake.put("/x", &content);
+    let here = Here::new();
+    let error = get(&fake, &here, None).await.unwrap_err();
+    assert_eq!(error.sort(), Sort::NotFound, "{error}");
+    let left: Vec<_> = std::fs::read_dir(here.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

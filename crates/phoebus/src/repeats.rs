@@ -1,0 +1,264 @@
+//! A bound on log lines that repeat, so that who causes them again and again neither fills the disk nor hides the rest.
+//!
+//! Lines of level `info` are records — a session, a login, a transfer — and all are written, but for what clients merely say of
+//! themselves. Of all others so many of one kind from one source are written in a minute, and ten times as many of one kind
+//! from all sources. A kind is a place in the program; a source is the address in the line, one /64 of IPv6, or the name there.
+//! The first line after that minute, whatever it is about, is preceded by one that says how many were left out.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// The target of lines in which clients say something of themselves.
+const CLIENTS: &str = phoebus_gridftp::server::CLIENT_SAYS;
+/// The target of lines about lines.
+const OWN: &str = "phoebus::log";
+/// For how long lines are counted.
+const PERIOD: Duration = Duration::from_secs(60);
+/// How many sources may cause all of their lines of one kind in that time.
+const SOURCES: u32 = 10;
+/// Bytes of a line by which it is known when others like it were left out, and of a source.
+const LIKE_MAX: usize = 200;
+
+/// The layer that leaves lines out.
+pub(crate) struct Repeats {
+    lines: u32,
+    period: Duration,
+    kinds: Mutex<Kinds>,
+}
+
+/// What was written of each kind since its first line.
+#[derive(Default)]
+struct Kinds {
+    kinds: HashMap<Identifier, Kind>,
+    /// When the first of them is to be forgotten.
+    next_end: Option<Instant>,
+}
+
+struct Kind {
+    end: Instant,
+    level: Level,
+    like: String,
+    written: u32,
+    sources: HashMap<String, Count>,
+    left_out: u64,
+}
+
+#[derive(Default)]
+struct Count {
+    written: u32,
+    left_out: u64,
+}
+
+/// Lines that were left out.
+#[derive(Debug, PartialEq, Eq)]
+struct LeftOut {
+    level: Level,
+    lines: u64,
+    like: String,
+    /// Whose most were.
+    from: String,
+}
+
+impl Repeats {
+    /// Lets `lines` lines of one kind and source through in a minute.
+    pub(crate) fn new(lines: u32) -> Self {
+        Self { lines, period: PERIOD, kinds: Mutex::default() }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Repeats {
+    fn event_enabled(&self, event: &Event<'_>, _context: Context<'_, S>) -> bool {
+        let metadata = event.metadata();
+        if metadata.target() == OWN {
+            return true;
+        }
+        let (now, is_record) = (Instant::now(), *metadata.level() == Level::INFO && metadata.target() != CLIENTS);
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let left_out = kinds.forget(now);
+        let is_written = is_record || {
+            let mut line = Line::default();
+            event.record(&mut line);
+            kinds.take(now + self.period, metadata, line, self.lines)
+        };
+        // These lines come here, too.
+        drop(kinds);
+        for LeftOut { level, lines, like, from } in left_out {
+            if level == Level::ERROR {
+                tracing::error!(target: OWN, lines, like, from, "lines were left out in the last minute");
+            } else {
+                tracing::warn!(target: OWN, lines, like, from, "lines were left out in the last minute");
+            }
+        }
+        is_written
+    }
+}
+
+impl Kinds {
+    /// Whether a line may be written. It is counted with those before it; if there are none, until `end`.
+    fn take(&mut self, end: Instant, metadata: &Metadata<'_>, line: Line, most: u32) -> bool {
+        let (level, Line { message, source }) = (*metadata.level(), line);
+        let kind = self.kinds.entry(metadata.callsite()).or_insert_with(|| Kind {
+            end,
+            level,
+            like: message,
+            written: 0,
+            sources: HashMap::new(),
+            left_out: 0,
+        });
+        self.next_end = Some(self.next_end.map_or(kind.end, |next| next.min(kind.end)));
+        let is_full = kind.written >= most.saturating_mul(SOURCES);
+        // No more sources are known than have lines.
+        if is_full && !kind.sources.contains_key(&source) {
+            kind.left_out += 1;
+            return false;
+        }
+        let count = kind.sources.entry(source).or_default();
+        if is_full || count.written >= most {
+            kind.left_out += 1;
+            count.left_out += 1;
+            return false;
+        }
+        kind.written += 1;
+        count.written += 1;
+        true
+    }
+
+    /// Forgets kinds whose minute is over.
+    fn forget(&mut self, now: Instant) -> Vec<LeftOut> {
+        if self.next_end.is_none_or(|end| now < end) {
+            return Vec::new();
+        }
+        let mut left_out = Vec::new();
+        for (_, kind) in self.kinds.extract_if(|_, kind| kind.end <= now) {
+            if kind.left_out > 0 {
+                let most = kind.sources.into_iter().max_by_key(|(_, count)| count.left_out);
+                let from = most.map(|(source, _)| source).unwrap_or_default();
+                left_out.push(LeftOut { level: kind.level, lines: kind.left_out, like: kind.like, from });
+            }
+        }
+        self.next_end = self.kinds.values().map(|kind| kind.end).min();
+        left_out
+    }
+}
+
+/// What of a line tells its kind and its source.
+#[derive(Default)]
+struct Line {
+    message: String,
+    source: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" => self.message = brief(value),
+            "peer" | "from" => self.source = source(brief(value)),
+            _ => {}
+        }
+    }
+}
+
+/// The beginning of what `value` says.
+fn brief(value: &dyn fmt::Debug) -> String {
+    struct Brief(String);
+    impl Write for Brief {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            for c in text.chars() {
+                if self.0.len() + c.len_utf8() > LIKE_MAX {
+                    return Err(fmt::Error);
+                }
+                self.0.push(c);
+            }
+            Ok(())
+        }
+    }
+    let mut brief = Brief(String::new());
+    // An error is the end of what is wanted.
+    let _ = write!(brief, "{value:?}");
+    brief.0
+}
+
+/// Who a client is that may choose its port, and its address within its network.
+fn source(text: String) -> String {
+    let ip = text.parse::<SocketAddr>().map(|addr| addr.ip()).or_else(|_| text.parse::<IpAddr>());
+    match ip.map(|ip| ip.to_canonical()) {
+        Ok(IpAddr::V4(ip)) => ip.to_string(),
+        Ok(IpAddr::V6(ip)) => format!("{}/64", Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64)),
+        Err(_) => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    fn line(from: &str) -> Line {
+        Line { message: "refused".to_owned(), source: source(from.to_owned()) }
+    }
+
+    #[test]
+    fn each_source_has_some_lines_of_each_kind_and_all_have_ten_times_as_many() {
+        let one = tracing::callsite!(name: "one", kind: tracing::metadata::Kind::EVENT, fields:);
+        let (metadata, other) = (tracing::Callsite::metadata(one), "192.0.2.1");
+        let (mut kinds, start) = (Kinds::default(), Instant::now());
+        let mut take = |at: u64, from: &str| {
+            let now = start + Duration::from_secs(at);
+            let left_out = kinds.forget(now);
+            (kinds.take(now + PERIOD, metadata, line(from), 2), left_out)
+        };
+        let written = |(written, _): (bool, Vec<LeftOut>)| written;
+        assert!(written(take(0, "192.0.2.1:1")) && written(take(1, "192.0.2.1:2")));
+        assert!(!written(take(2, other)) && !written(take(59, "192.0.2.1:4")));
+        let (mut many, mut known) = (0, 0);
+        for n in 0..100_000 {
+            many += u32::from(written(take(59, &format!("[2001:db8:{:x}:{:x}::{n:x}]:9", n >> 16, n & 0xffff))));
+            known = known.max(n);
+        }
+        assert_eq!(many, 18, "twenty of one kind, two of which had been written");
+        let like = || "refused".to_owned();
+        let left_out = vec![LeftOut { level: *metadata.level(), lines: 99_984, like: like(), from: other.to_owned() }];
+        assert_eq!(take(60, other), (true, left_out), "a minute later it begins anew");
+        assert_eq!(kinds.kinds.values().map(|kind| kind.sources.len()).sum::<usize>(), 1);
+    }
+
+    #[test]
+    fn the_next_line_says_how_many_were_left_out() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let writer = Mutex::new(file.reopen().unwrap());
+        let repeats = Repeats { period: Duration::from_millis(200), ..Repeats::new(2) };
+        let log = tracing_subscriber::fmt().with_writer(writer).with_ansi(false).finish().with(repeats);
+        // Lines about lines are written while another is looked at, which a subscriber of one thread does not take.
+        tracing::subscriber::set_global_default(log).unwrap();
+        for port in 0..10 {
+            tracing::warn!(peer = %SocketAddr::from(([192, 0, 2, 1], port)), "refused");
+            tracing::info!(peer = %SocketAddr::from(([192, 0, 2, 1], port)), "transferred");
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        tracing::info!("the end");
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let lines = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+        assert_eq!((lines(": refused"), lines("transferred")), (2, 10), "{text}");
+        let last: Vec<&str> = text.lines().rev().take(2).collect();
+        assert!(last[0].contains("the end"), "{text}");
+        let told = ["WARN phoebus::log: lines were left out", "lines=8", "like=\"refused\"", "from=\"192.0.2.1\""];
+        assert!(told.iter().all(|part| last[1].contains(part)), "{text}");
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_source() {
+        let of = |text: &str| source(text.to_owned());
+        assert_eq!(of("[2001:db8::1]:5"), of("2001:db8::ffff:1"));
+        assert_ne!(of("[2001:db8::1]:5"), of("[2001:db8:0:1::1]:5"));
+        assert_eq!((of("[::ffff:192.0.2.1]:5"), of("pg2")), ("192.0.2.1".to_owned(), "pg2".to_owned()));
+        assert_eq!(brief(&format_args!("{}", "ä".repeat(500))).len(), LIKE_MAX);
+    }
+}

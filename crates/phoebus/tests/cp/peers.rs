@@ -1,0 +1,109 @@
+//! `phoebus cp` and its like with servers that do without MLSD, FEAT, SIZE or REST, or that alter names.
+
+use super::support::ftp::{Copy, Ftp, hidden};
+use super::support::serve::{bytes, run};
+use super::support::works::works;
+use super::{EVERYTHING, Here, everything, goes_on, same, says};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Copies a tree with odd names: those that the server alters are refused, and each of the others has its own bytes.
+fn odd_names(here: &Here, ftp: &Ftp, names: &[&[u8]], altered: usize) {
+    let source = here.path("odd");
+    fs::create_dir(&source).unwrap();
+    for name in names {
+        fs::write(source.join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    let (code, _, said) = says(&run(&mut here.command(&["cp", "-r", "odd/", &ftp.url("ftp", "odd")])));
+    assert_eq!((code, said.matches("the server alters such names").count() >= altered), (4, true), "{said}");
+    let there: Vec<_> = fs::read_dir(ftp.path("odd")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(there.len(), names.len() - altered, "{there:?} {said}");
+    for path in there {
+        assert_eq!(fs::read(&path).unwrap(), path.file_name().unwrap().as_bytes(), "{path:?}");
+    }
+    assert_eq!(hidden(&ftp.path("")), Vec::<String>::new());
+}
+
+#[test]
+fn pure_ftpd() {
+    let (here, ftp) = (Here::new(), Ftp::pure_ftpd());
+    tree(&here, &ftp, true);
+    goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
+    // It takes Telnet's escape of 255 for two bytes.
+    odd_names(&here, &ftp, &[b"a\tb", b"a_b", b"tail ", b"tail_", "\u{e9}".as_bytes(), b"n\xff"], 3);
+    // What it would take for another is not read or removed.
+    for command in ["rm", "cat", "stat"] {
+        here.fails(1, "the server alters such names", &[command, &ftp.url("ftp", "odd/a%09b")]);
+    }
+    assert!(ftp.path("odd/a_b").exists());
+    works("phoebus cp", "pure-ftpd", "password", "get put list manage tree sync resume");
+}
+
+#[test]
+fn pyftpdlib() {
+    let (here, ftp) = (Here::new(), Ftp::pyftpdlib());
+    everything(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
+    goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
+    // All of these would have one name, as those of files have that were there before.
+    odd_names(&here, &ftp, &[b"n\xff", b"n\xfe", "n\u{fffd}".as_bytes(), b"tail "], 2);
+    for name in [&b"m\xff"[..], b"m\xfe"] {
+        fs::write(ftp.path("odd").join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    let (code, _, said) = says(&run(&mut here.command(&["cp", "-r", &ftp.url("ftp", "odd/"), "odd-back"])));
+    assert_eq!(code, 4, "{said}");
+    assert!(!Path::new(&here.path("odd-back/m\u{fffd}")).exists(), "{said}");
+    works("phoebus cp", "pyftpdlib", "password", &format!("{EVERYTHING} resume"));
+}
+
+/// A tree goes there and comes back, and once more; nothing else is asked for than what such servers have.
+fn tree(here: &Here, ftp: &Ftp, replaces: bool) {
+    let url = |path: &str| ftp.url("ftp", path);
+    for i in 0..2 {
+        let (_, said) = match i == 1 && replaces {
+            true => here.does(&["cp", "-r", "--existing", "replace", "src", &url("")]),
+            false => here.does(&["cp", "-r", "src", &url("")]),
+        };
+        let expected = if i == 1 && !replaces { "nothing to do: 5 files are there" } else { "5 files copied" };
+        assert!(said.starts_with(expected), "{said}");
+        same(&here.path("src"), &ftp.path("src"));
+        here.does(&["cp", "-r", &url("src/"), "back"]);
+        same(&here.path("src"), &here.path("back"));
+        fs::remove_dir_all(here.path("back")).unwrap();
+    }
+    let listed = here.does(&["ls", &url("src")]).0;
+    assert_eq!(listed.lines().collect::<Vec<_>>(), ["a", "b b", "c;+[d].h5", "deep/"]);
+    assert!(here.does(&["stat", &url("src/deep")]).0.contains("directory"));
+    here.does(&["mkdir", "-p", &url("new/er")]);
+    here.does(&["mv", &url("src/a"), &url("new/er/name")]);
+    assert!(ftp.path("new/er/name").exists() && !ftp.path("src/a").exists());
+    here.does(&["rm", "-r", &url("new")]);
+    assert!(!ftp.path("new").exists());
+    here.fails(5, "does not exist", &["cp", &url("gone"), "x"]);
+    assert_eq!(hidden(&ftp.path("")), Vec::<String>::new());
+}
+
+#[test]
+fn aioftp() {
+    let (here, ftp) = (Here::new(), Ftp::aioftp());
+    // It lets no file take another's name.
+    tree(&here, &ftp, false);
+    works("phoebus cp", "aioftp", "password", "get put list manage tree sync");
+}
+
+#[test]
+fn twisted() {
+    let (here, ftp) = (Here::new(), Ftp::twisted());
+    // What it has no name for as bytes is called otherwise on its disk.
+    fs::rename(here.path("src/deep/er/\u{e9}"), here.path("src/deep/er/e")).unwrap();
+    tree(&here, &ftp, true);
+    // It has no REST: what was cut begins anew.
+    let content = bytes(40 << 20);
+    fs::write(ftp.path("long"), &content).unwrap();
+    let slow = here.command(&["cp", "-q", "--limit-rate", "30mbit", &ftp.url("ftp", "long"), "long"]);
+    Copy::start(slow).cut_when_noted(here.0.path(), "long");
+    here.does(&["cp", &ftp.url("ftp", "long"), "long"]);
+    assert!(fs::read(here.path("long")).unwrap() == content);
+    works("phoebus cp", "Twisted", "password", "get put list manage tree");
+}
