@@ -1,6 +1,7 @@
 //! `phoebus cert`: certificates for gateways, by an authority of one's own, and what a certificate says.
 
 use crate::exit::Exit;
+use crate::standard;
 use anyhow::{Context, Result, bail};
 use phoebus_net::credentials::{Authority, Certificate, CredentialsError, Issued, date};
 use serde::Serialize;
@@ -78,11 +79,12 @@ struct ShowArgs {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    standard::check_output()?;
     let text = match args.command {
         Command::Init(args) => init(&args)?,
         Command::Show(args) => show(&args)?,
     };
-    io::stdout().write_all(text.as_bytes())?;
+    standard::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

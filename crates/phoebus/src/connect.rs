@@ -3,6 +3,7 @@
 use crate::agent;
 use crate::exit::{self, Exit};
 use crate::options::{self, Route};
+use crate::standard;
 use anyhow::{Context, Result};
 use phoebus_client::{Options, Report, Session};
 use phoebus_proto::endpoint::Endpoint;
@@ -49,6 +50,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         ));
     }
     options::check_report(&settings)?;
+    standard::check_input()?;
+    standard::check_output()?;
     // Held until the session is over.
     let _agent = agent::ensure(&settings, &variables, exit::UNREACHABLE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

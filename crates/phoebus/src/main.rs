@@ -19,9 +19,11 @@ mod repeats;
 mod run;
 mod serve;
 mod shell;
+mod standard;
 mod status;
 mod testbed;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
@@ -61,7 +63,34 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse_from(cp::joined(std::env::args_os())).command {
+    end(run().and_then(|code| match standard::missed() {
+        Some(error) if code == ExitCode::SUCCESS => Err(error),
+        _ => Ok(code),
+    }))
+}
+
+fn end(result: Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        let sentence = exit::sentence(&error);
+        if !sentence.is_empty() {
+            let _ = writeln!(std::io::stderr(), "phoebus: {sentence}");
+        }
+        exit::code_of(&error)
+    })
+}
+
+fn run() -> Result<ExitCode> {
+    let cli = match Cli::try_parse_from(cp::joined(std::env::args_os())) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => error.exit(),
+        // Help, or the version.
+        Err(text) => {
+            standard::check_output()?;
+            standard::written(text.print().and_then(|()| std::io::stdout().flush()))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    match cli.command {
         Command::Cp(args) => cp::run(args),
         Command::Ls(args) => manage::ls::run(args),
         Command::Stat(args) => manage::stat::run(args),
@@ -83,12 +112,5 @@ fn main() -> ExitCode {
         Command::Testbed(args) => testbed::run(args),
         Command::Completions(args) => shell::completions::<Cli>(&args),
         Command::Manual(args) => shell::manual::<Cli>(&args),
-    };
-    result.unwrap_or_else(|error| {
-        let sentence = exit::sentence(&error);
-        if !sentence.is_empty() {
-            let _ = writeln!(std::io::stderr(), "phoebus: {sentence}");
-        }
-        exit::code_of(&error)
-    })
+    }
 }

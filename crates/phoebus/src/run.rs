@@ -7,6 +7,7 @@ use crate::agent;
 use crate::exit::{self, Exit};
 use crate::options::{self, Route, Variable};
 use crate::program::{self, Library, Trouble};
+use crate::standard;
 use anyhow::Result;
 use phoebus_proto::settings::Key;
 use std::ffi::{OsStr, OsString};
@@ -73,6 +74,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         preload(&mut program, name, &file, &variables)?;
         agent.map(agent::Held::pass_on).transpose()?;
     }
+    standard::pass_on();
     let error = program.exec();
     let code = if error.kind() == ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
     Err(Exit::with(code, format!("cannot run {}: {}", file.display(), phoebus_client::reason(&error))))

@@ -3,7 +3,6 @@
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use clap_complete::Shell;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -28,7 +27,7 @@ pub(crate) struct Manual {
 pub(crate) fn completions<C: CommandFactory>(args: &Completions) -> Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut C::command(), "phoebus", &mut text);
-    std::io::stdout().write_all(&text).context("cannot write to standard output")?;
+    crate::standard::print(&String::from_utf8(text).context("the shell's script is no text")?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let status = ask(&args.gateway).with_context(|| format!("cannot ask the gateway at {}", args.gateway.display()))?;
     let text = if args.json { serde_json::to_string_pretty(&status)? + "\n" } else { describe(&status) };
-    std::io::stdout().write_all(text.as_bytes())?;
+    crate::standard::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

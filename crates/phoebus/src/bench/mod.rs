@@ -50,7 +50,6 @@ use engine::{Experiment, Options};
 use phoebus_wan::testbed::gain_privileges;
 use report::Report;
 use results::{Results, Store};
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -200,7 +199,7 @@ fn publish(results: &Results, report: &Report, store: &Store, common: &Common) -
     report.save(results, store)?;
     let text = if common.json { serde_json::to_string_pretty(results)? } else { report.to_markdown(results) };
     // Whoever does not read on has what is in the files.
-    let _ = writeln!(std::io::stdout(), "{text}");
+    crate::standard::note(&text);
     eprintln!("Values and drawings are in {}.", common.out.display());
     Ok(if results.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

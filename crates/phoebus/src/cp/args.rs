@@ -252,6 +252,11 @@ impl Args {
         }
     }
 
+    /// Whether what is told of files goes to standard output.
+    pub(super) fn prints(&self) -> bool {
+        self.json || (!self.quiet && (self.verbose || self.dry_run))
+    }
+
     pub(super) fn style(&self) -> Style {
         match (self.json, self.quiet) {
             (true, _) => Style::Json,

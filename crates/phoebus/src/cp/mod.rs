@@ -23,6 +23,7 @@ pub(crate) use watch::human;
 
 use crate::exit::{self, Exit};
 use crate::place::{self, Carried, Stores, Url};
+use crate::standard;
 use anyhow::{Context, Result};
 use items::{Group, Wanted};
 use phoebus_files::Stop;
@@ -123,6 +124,9 @@ fn tell_of(outcome: &Outcome, code: u8, args: &Args, watch: &Watch) {
 
 async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitCode> {
     let stop = &shared.stop;
+    if args.prints() {
+        standard::check_output()?;
+    }
     let log = args.log_file.as_deref().map(Log::open).transpose()?;
     let wanted = wanted(args)?;
     let sessions = args.transfers.0.map_or(auto::SESSIONS, |n| n as usize);
@@ -247,7 +251,10 @@ fn wanted(args: &Args) -> Result<Wanted> {
 fn read_list(file: &Path, null: bool) -> Result<Vec<list::Item>> {
     let shown = file.display();
     let source: Box<dyn Read> = match file.as_os_str() == "-" {
-        true => Box::new(std::io::stdin()),
+        true => {
+            standard::check_input()?;
+            Box::new(std::io::stdin())
+        }
         false => Box::new(File::open(file).map_err(|error| {
             Exit::usage(format!("cannot open the list {shown}: {}", phoebus_client::reason(&error)))
         })?),

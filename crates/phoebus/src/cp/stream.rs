@@ -7,10 +7,12 @@ use super::report::Outcome;
 use super::watch::Watch;
 use crate::exit::{self, Exit};
 use crate::place::{Stores, Url};
+use crate::standard;
 use anyhow::Result;
 use phoebus_files::range::Extent;
 use phoebus_files::store::{Begun, Kind, Spec};
 use phoebus_files::{Check, Done, Error, How, Side, drain, pour};
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 /// What a stream is asked for.
@@ -24,7 +26,7 @@ pub(super) enum End<'a> {
 /// The stream that is asked for, if there is one.
 ///
 /// # Errors
-/// It is one of several sources, or both ends (exit code 2).
+/// It is one of several sources, or both ends (exit code 2); or it cannot be read or written.
 pub(super) fn find(wanted: &Wanted, list: bool) -> Result<Option<End<'_>>> {
     let pairs = wanted.pairs.iter().flat_map(|(source, dest)| [source, dest]);
     if pairs.chain(wanted.sources.iter().filter(|_| list)).any(|url| *url == Url::Standard) {
@@ -33,9 +35,15 @@ pub(super) fn find(wanted: &Wanted, list: bool) -> Result<Option<End<'_>>> {
     let input = wanted.sources.contains(&Url::Standard);
     Ok(match (&wanted.dest, input) {
         (Some(Url::Standard), true) => return Err(Exit::usage("\"-\" is both source and destination; use cat")),
-        (Some(dest), true) if wanted.sources.len() == 1 => Some(End::In(dest)),
+        (Some(dest), true) if wanted.sources.len() == 1 => {
+            standard::check_input()?;
+            Some(End::In(dest))
+        }
         (_, true) => return Err(Exit::usage("\"-\" is one of several sources, and was expected to be the only one")),
-        (Some(Url::Standard), false) => Some(End::Out(&wanted.sources)),
+        (Some(Url::Standard), false) => {
+            standard::check_output()?;
+            Some(End::Out(&wanted.sources))
+        }
         _ => None,
     })
 }
@@ -63,7 +71,7 @@ pub(super) async fn carry(
                 for source in sources {
                     let source = stores.find(source).await?;
                     for key in source.all().await.map_err(exit::of_files)? {
-                        let done = to_standard_output(&*source.store, &key, None, how).await;
+                        let done = to_standard_output(&*source.store, &key, None, how).await?;
                         if done.is_ok() && source.store.is_far() {
                             outcome.not_verified(how.verify, &(&*source.store).into(), &stream("standard output"));
                         }
@@ -115,8 +123,21 @@ async fn from_standard_input(dest: &crate::place::Place, how: &How, replace: boo
 /// Writes `extent` of an object, or all of it, to standard output. What came over a network is verified at the end.
 ///
 /// # Errors
-/// It cannot be read or written; or what was written was wrong, which whoever reads it has to be told.
+/// Nobody reads standard output any more, which ends the command. Inside: it cannot be read or written; or what was written was
+/// wrong, which whoever reads it has to be told.
 pub(crate) async fn to_standard_output(
+    store: &dyn phoebus_files::store::Store,
+    key: &phoebus_files::key::Key,
+    extent: Option<Extent>,
+    how: &How,
+) -> Result<Result<Done, Error>> {
+    match send(store, key, extent, how).await {
+        Err(Error::Io { source, act: "write", .. }) if source.kind() == ErrorKind::BrokenPipe => Err(Exit::unread()),
+        done => Ok(done),
+    }
+}
+
+async fn send(
     store: &dyn phoebus_files::store::Store,
     key: &phoebus_files::key::Key,
     extent: Option<Extent>,

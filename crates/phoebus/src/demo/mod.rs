@@ -18,7 +18,6 @@ use phoebus_wan::model::Loss;
 use phoebus_wan::testbed::Sc09;
 use serde::Serialize;
 use stage::Stage;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -126,12 +125,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let (results, intact) = perform(&args, &path)?;
     let picture = picture::draw(&results);
     std::fs::write(&args.picture, picture).with_context(|| format!("cannot write {}", args.picture.display()))?;
-    let mut out = std::io::stdout().lock();
-    // A closed pipe says that nobody wants to read it.
-    let _ = match args.json {
-        true => writeln!(out, "{}", serde_json::to_string_pretty(&results)?),
-        false => write!(out, "{}\nPicture: {}\n", table::print(&results), args.picture.display()),
-    };
+    crate::standard::note(&match args.json {
+        true => serde_json::to_string_pretty(&results)?,
+        false => format!("{}\nPicture: {}", table::print(&results), args.picture.display()),
+    });
     if !intact {
         return Err(Exit::with(crate::exit::FAILED, "a file arrived altered"));
     }

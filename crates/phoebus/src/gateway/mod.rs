@@ -4,10 +4,10 @@ mod init;
 
 use crate::exit::Exit;
 use crate::repeats::Repeats;
+use crate::standard;
 use anyhow::{Context, Result};
 use phoebus_gateway::config::{Config, Log, LogFormat, LogLevel};
 use phoebus_gateway::{Outcome, StartError};
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -55,14 +55,15 @@ enum Command {
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     if let Some(Command::Init(args)) = &args.command {
-        std::io::stdout().write_all(init::run(args)?.as_bytes())?;
+        standard::check_output()?;
+        standard::print(&init::run(args)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let file = args.config.ok_or_else(|| Exit::usage("no configuration was given; expected --config FILE"))?;
     let config = Config::read(&file).map_err(Exit::usage)?;
     if args.check {
         phoebus_gateway::check(&config).map_err(Exit::usage)?;
-        writeln!(std::io::stdout(), "{} is a valid configuration", file.display())?;
+        standard::print(&format!("{} is a valid configuration\n", file.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     start_log(&config.log, args.json, None)?;

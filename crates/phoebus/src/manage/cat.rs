@@ -38,13 +38,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         }
         None => None,
     };
+    crate::standard::check_output()?;
     block_on(async {
         // What computes no checksums can be shown all the same.
         let how = How { verify: Verify::Possible, ..How::default() };
         let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
         for place in find_all(&mut stores, &args.places).await? {
             for key in tally.check(place.all().await).unwrap_or_default() {
-                tally.note(to_standard_output(&*place.store, &key, extent, &how).await);
+                tally.note(to_standard_output(&*place.store, &key, extent, &how).await?);
             }
         }
         Ok(tally.code())

@@ -47,6 +47,7 @@ struct Count {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    crate::standard::check_output()?;
     block_on(async {
         let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
         let (mut count, mut printed) = (Count::default(), Ok(()));

@@ -11,9 +11,9 @@ pub(crate) mod mv;
 pub(crate) mod rm;
 pub(crate) mod stat;
 
-use crate::exit::{self, Exit};
+use crate::exit;
 use crate::place::{self, Place, Stores};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use phoebus_files::Error;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Meta, Time};
@@ -88,10 +88,7 @@ fn tell(sentence: &str) {
 /// # Errors
 /// Nobody does any more (quietly), or it cannot be written.
 fn print(line: &str) -> Result<()> {
-    match writeln!(std::io::stdout(), "{line}") {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Exit::unread()),
-        written => written.context("cannot write to standard output"),
-    }
+    crate::standard::print(&format!("{line}\n"))
 }
 
 /// The places that arguments name.

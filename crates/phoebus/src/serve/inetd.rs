@@ -2,6 +2,7 @@
 //! is served as the user that he is: SSH has let him in, and he could read and write his files without it.
 
 use crate::exit::Exit;
+use crate::standard;
 use anyhow::{Context, Result};
 use phoebus_gridftp::server::config::Trusted;
 use phoebus_gridftp::server::{Config, Server, StartError};
@@ -20,6 +21,8 @@ use std::thread;
 const SSH_CONNECTION: &str = "SSH_CONNECTION";
 
 pub(super) fn run(root: PathBuf, read_only: bool) -> Result<ExitCode> {
+    standard::check_input()?;
+    standard::check_output()?;
     let root = std::fs::canonicalize(&root)
         .map_err(|error| Exit::usage(format!("--root {}: {}", root.display(), phoebus_client::reason(&error))))?;
     let uid = rustix::process::getuid().as_raw();

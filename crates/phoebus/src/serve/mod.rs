@@ -6,6 +6,7 @@ mod relay;
 
 use crate::exit::Exit;
 use crate::gateway::start_log;
+use crate::standard;
 use anyhow::{Context, Result};
 use phoebus_client::{Options, Sessions};
 use phoebus_gateway::config::Log;
@@ -118,7 +119,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot start the server's threads")?;
         runtime.block_on(Server::check(&config, Some(Arc::new(Through)))).map_err(Exit::usage)?;
-        writeln!(std::io::stdout(), "this is a valid configuration")?;
+        standard::print("this is a valid configuration\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     start_log(&Log { repeats: config.log.repeats, ..Log::default() }, args.json, None)?;
@@ -198,6 +199,7 @@ impl Gateways for Through {
 
 /// Prints the password on standard input as a configuration has it: on standard input, since arguments are seen by others.
 fn hash() -> Result<ExitCode> {
+    standard::check_input()?;
     let mut password = Vec::new();
     std::io::stdin().take(MAX_PASSWORD + 1).read_to_end(&mut password).context("cannot read standard input")?;
     if password.last() == Some(&b'\n') {
@@ -207,6 +209,6 @@ fn hash() -> Result<ExitCode> {
         return Err(Exit::usage("a password of 1 to 4096 bytes was expected on standard input"));
     }
     let hashed = hash_password(&password).map_err(|_| anyhow::anyhow!("the system has no randomness"))?;
-    writeln!(std::io::stdout(), "{hashed}")?;
+    standard::print(&format!("{hashed}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 //! carries; that the client has the ticket is the server's to see.
 
 use super::inetd::carry;
+use crate::standard;
 use anyhow::{Context, Result};
 use phoebus_gridftp::server::socket_of;
 use phoebus_proto::gridftp::inside::{Frame, GREETING, Ticket};
@@ -25,6 +26,8 @@ pub(super) fn is_asked_for(command: Option<&str>) -> bool {
 }
 
 pub(super) fn run() -> Result<ExitCode> {
+    standard::check_input()?;
+    standard::check_output()?;
     let mut output = io::stdout();
     output.write_all(GREETING).and_then(|()| output.flush()).context("cannot write to standard output")?;
     let mut name = [0; NAME];

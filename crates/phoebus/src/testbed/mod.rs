@@ -65,7 +65,7 @@ fn run_command(build: &Build, counters: Option<&Path>, quiet: bool, words: &[OsS
     }
     let supervisor = start(build, false)?;
     match quiet {
-        false => print::conditions(supervisor.report(), build.json, &mut io::stderr()),
+        false => eprintln!("{}", print::conditions(supervisor.report(), build.json)),
         true if build.asks_for_congestion_control() => print::refused(supervisor.report()),
         true => {}
     }
@@ -104,7 +104,7 @@ fn command(words: &[OsString]) -> (Command, &OsStr) {
 
 fn up(build: &Build) -> Result<(), Error> {
     let supervisor = start(build, true)?;
-    print::conditions(supervisor.report(), build.json, &mut io::stdout());
+    print::say(&print::conditions(supervisor.report(), build.json));
     Ok(())
 }
 

@@ -4,15 +4,11 @@ use phoebus_wan::model::LinkCounters;
 use phoebus_wan::testbed::{Error, Found, LinkReport, Report, State};
 use serde::Serialize;
 use serde_json::json;
-use std::io::Write;
 use std::path::Path;
 
-/// The conditions of an experiment, to print with its result. JSON takes one line.
-pub(super) fn conditions(report: &Report, json: bool, to: &mut dyn Write) {
-    let text =
-        if json { serde_json::to_string(report).unwrap_or_default() } else { report.to_string().trim_end().to_owned() };
-    // A closed pipe says that nobody wants to read it.
-    let _ = writeln!(to, "{text}");
+/// The conditions of an experiment, for its result. JSON takes one line.
+pub(super) fn conditions(report: &Report, json: bool) -> String {
+    if json { serde_json::to_string(report).unwrap_or_default() } else { report.to_string().trim_end().to_owned() }
 }
 
 /// Says which hosts did not get the congestion control that was asked for, to those who do not read the conditions.
@@ -106,6 +102,6 @@ fn link_counters(link: &LinkReport) -> String {
     lines.join("\n")
 }
 
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+pub(super) fn say(line: &str) {
+    crate::standard::note(line);
 }

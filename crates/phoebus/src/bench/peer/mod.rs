@@ -18,11 +18,9 @@ pub(crate) use flow::Taken;
 pub(crate) use load::{Bulk, Churn, Held, Via};
 pub(crate) use transfer::{Echo, Transfer};
 
-use anyhow::Context;
 use carrier::Carrier;
 use flow::Wanted;
 use serde::Serialize;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -125,7 +123,5 @@ pub(crate) fn run(command: PeerCommand) -> anyhow::Result<()> {
 }
 
 fn print(result: &impl Serialize) -> anyhow::Result<()> {
-    let mut line = serde_json::to_vec(result)?;
-    line.push(b'\n');
-    std::io::stdout().write_all(&line).context("cannot print the result")
+    crate::standard::print(&format!("{}\n", serde_json::to_string(result)?))
 }

@@ -439,9 +439,9 @@ fn say(value: &Value) {
     out(&value.to_string());
 }
 
-/// Prints a line. Whoever reads it may be gone, which is no reason to stop.
+/// Prints a line. Whoever reads it may be gone, which is no reason to stop; the exit code says so.
 pub(crate) fn out(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    crate::standard::note(line);
 }
 
 /// The same on standard error.
