@@ -1,8 +1,8 @@
 //! Whether a neighbour whose beacon was reset has died (`docs/protocol/session.md` §6.6).
 //!
 //! A reset is a suspicion: whoever sees a connection's packets can send one, TLS or not. The neighbour counts as dead only if
-//! another process is there in its place, or if its other connections have fallen silent as well. Those say once a second that
-//! they are there, over QUIC in packets that nobody else can send.
+//! another process is there in its place, or if its other connections have fallen silent as well: it is asked on each of them
+//! for a sign of life, which over QUIC nobody else can give.
 
 use crate::pool::Pool;
 use crate::shared::Shared;
@@ -14,8 +14,36 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-/// Pause between two looks at the connections of a suspect.
+/// Longest pause between two questions to a suspect.
 const LOOK: Duration = Duration::from_millis(100);
+/// A suspect that does not answer for [`Silence::least`], and as many of its round trips as this, has fallen silent.
+const TRIPS: u32 = 8;
+
+/// How long a suspect has to be silent to count as dead.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Silence {
+    /// Where it can be asked for signs of life, and the path is short: ten questions or so remain without an answer.
+    pub(crate) least: Duration,
+    /// Where it cannot be asked, and at most: what it says by itself has not come.
+    pub(crate) most: Duration,
+}
+
+impl Silence {
+    /// Where nothing else speaks for its death.
+    pub(crate) fn alone(most: Duration) -> Self {
+        Self { least: Duration::from_secs(1), most }
+    }
+
+    /// Where its port refuses connections as well.
+    pub(crate) fn with_refusal(most: Duration) -> Self {
+        Self { least: Duration::from_millis(200), most }
+    }
+
+    /// The time for connections whose longest round trip is known if they can be asked.
+    fn limit(self, asked: Option<Duration>) -> Duration {
+        asked.map_or(self.most, |rtt| (TRIPS * rtt).max(self.least).min(self.most))
+    }
+}
 
 /// A neighbour that may have died.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -74,10 +102,10 @@ pub(crate) fn look_into(
                 None => std::future::pending().await,
             }
         };
-        let limit = shared.setup().config.limits.silence_timeout.0;
+        let silence = Silence::alone(shared.setup().config.limits.silence_timeout.0);
         let why = tokio::select! {
             () = replaced => Some("another process has taken its place"),
-            silent = Ear::at(&streams).falls_silent(limit) => silent.then_some("nothing more is heard of it"),
+            silent = Ear::at(&streams).falls_silent(silence) => silent.then_some("nothing more is heard of it"),
         };
         drop(streams);
         let Some(why) = why else {
@@ -117,14 +145,22 @@ impl Ear {
         hears
     }
 
-    /// Waits until nothing was heard for `limit`, which is true, or the neighbour is still heard after twice that time. What
-    /// was on its way when a process died is heard for a moment after it. Without connections to listen on, nothing is known,
-    /// and silence says nothing.
-    pub(crate) async fn falls_silent(mut self, limit: Duration) -> bool {
+    /// Asks for signs of life. Returns the longest round trip of the connections that can ask, if there are any.
+    fn ask(&self) -> Option<Duration> {
+        let streams = self.0.iter().filter_map(|(stream, _)| stream.upgrade());
+        let asked = streams.filter(|stream| stream.probe());
+        asked.map(|stream| Duration::from_micros(stream.stats().map_or(0, |stats| stats.rtt_us))).max()
+    }
+
+    /// Waits until nothing was heard for as long as `silence` says, which is true, or the neighbour is still heard after twice
+    /// that time. It is asked meanwhile. What was on its way when a process died is heard for a moment after it. Without
+    /// connections to listen on, nothing is known, and silence says nothing.
+    pub(crate) async fn falls_silent(mut self, silence: Silence) -> bool {
         let begun = Instant::now();
         let mut heard = begun;
         loop {
-            sleep(LOOK.min(limit / 2)).await;
+            let limit = silence.limit(self.ask());
+            sleep(LOOK.min(limit / 10)).await;
             let now = Instant::now();
             if self.hears() {
                 heard = now;

@@ -173,7 +173,7 @@ fn pass_on(ends: [TcpStream; 2], is_reset: impl Fn() -> bool) {
 #[test]
 fn a_forged_reset_ends_no_session() {
     const SILENCE: Duration = Duration::from_secs(2);
-    let hop = |transport: &str, security: &str| {
+    let hop = |transport: &str, security: &str, refuses: bool| {
         let (certificates, addrs) = (Certificates::new(), [address(), address()]);
         let limits = format!("[limits]\nsilence_timeout = \"{}s\"\n", SILENCE.as_secs());
         let observer = Observer::before(addrs[1]);
@@ -199,15 +199,22 @@ fn a_forged_reset_ends_no_session() {
             assert!(start.elapsed() < PATIENCE, "no beacon is lit");
         }
         let (client, server, _) = session(&first, |ask| ask);
-        observer.reset_all();
+        // Whoever can reset a connection can refuse the next one as well.
+        if refuses {
+            observer.dies()
+        } else {
+            observer.reset_all()
+        }
         // The session says nothing itself for as long as would do to be taken for dead.
         std::thread::sleep(SILENCE + Duration::from_secs(1));
         exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
         drop((first, second));
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| hop("quic", ""));
-        scope.spawn(|| hop("udt", "security = \"encrypt\""));
+        for refuses in [false, true] {
+            scope.spawn(move || hop("quic", "", refuses));
+            scope.spawn(move || hop("udt", "security = \"encrypt\"", refuses));
+        }
     });
 }
 

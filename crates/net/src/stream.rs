@@ -241,6 +241,13 @@ impl Stream {
         self.0.heard()
     }
 
+    /// Asks the other end for a sign of life, which changes [`heard`](Self::heard) a round trip later if the question and the
+    /// answer arrive. UDT asks by an acknowledgement (ACK2 answers it), QUIC by a datagram of one byte (RFC 9221). Returns false
+    /// where the transport cannot ask, or the other end takes no such question.
+    pub fn probe(&self) -> bool {
+        self.0.probe()
+    }
+
     /// Whether what the other end has proved still counts, if it has proved anything ([`Proof`](crate::credentials::Proof)).
     pub fn is_current(&self) -> bool {
         self.identity().is_none_or(|identity| identity.proof.counts())

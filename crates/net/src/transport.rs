@@ -171,6 +171,11 @@ pub trait Duplex: Debug + Send + Sync {
         None
     }
 
+    /// See [`Stream::probe`].
+    fn probe(&self) -> bool {
+        false
+    }
+
     /// Changes a setting of the open connection.
     ///
     /// # Errors

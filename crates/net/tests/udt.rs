@@ -364,3 +364,21 @@ async fn a_stranger_fills_little_until_it_is_trusted_and_everything_arrives() {
     let all = read(&server, 16 << 20).await;
     assert!(all.chunks(block.len()).all(|part| part == block));
 }
+
+#[tokio::test]
+async fn a_probe_is_answered_by_who_is_there() {
+    let listener = listen();
+    let (client, server) = pair(&listener).await;
+    write(&client, b"hello").await;
+    assert_eq!(read(&server, 5).await, b"hello");
+    for end in [&client, &server] {
+        let before = end.heard().unwrap();
+        in_time(async {
+            while end.heard().unwrap() == before {
+                assert!(end.probe());
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    }
+}

@@ -178,8 +178,11 @@ fn a_gateway_that_comes_back_is_told_from_the_one_before() {
     for victim in [0, 1] {
         let mut pair = Pair::by("udt", "encrypt", "600s");
         let (mut client, mut destination) = session_over(&pair.addrs);
+        // The other one looks only when the new process is there.
+        pair.gateways[1 - victim].signal(libc::SIGSTOP);
         pair.gateways[victim].kill();
         let came_back = Gateway::start_at(pair.addrs[victim], NAMES[victim], &pair.texts[victim]);
+        pair.gateways[1 - victim].signal(libc::SIGCONT);
         assert_reset(&mut client, "client");
         assert_reset(&mut destination, "destination");
         pair.gateways[1 - victim].wait_for_log("another process has taken its place");

@@ -4,7 +4,7 @@
 
 use super::{Pool, Way, lock};
 use crate::live::Sessions;
-use crate::suspicion::{Ear, Neighbour};
+use crate::suspicion::{Ear, Neighbour, Silence};
 use crate::transports::shows_death;
 use phoebus_net::transport::Security;
 use phoebus_net::{CongestionControl, Profile, Stream};
@@ -19,9 +19,6 @@ use tracing::{debug, info, warn};
 
 /// Pause before a beacon that has ended is lit again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long nothing may be heard of a peer whose beacon was reset and whose port refuses: some round trips on a short path, within
-/// which whoever lives and is sent data acknowledges some of it.
-const REFUSED_SILENCE: Duration = Duration::from_millis(50);
 /// Longest pause between attempts.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
@@ -217,7 +214,7 @@ impl Pool {
         let mut streams = sessions.streams_with(&Neighbour::Peer(self.peer.name.clone()), security);
         streams.extend(self.idle_beside(security));
         let ear = Ear::at(&streams);
-        let silent = ear.clone().falls_silent(self.limits.silence);
+        let silent = ear.clone().falls_silent(Silence::alone(self.limits.silence));
         drop(streams);
         let mut silent = std::pin::pin!(silent);
         let by_silence = |silent| if silent { Verdict::Dead("nothing more is heard of it") } else { Verdict::Lives };
@@ -225,9 +222,10 @@ impl Pool {
             loop {
                 match timeout(self.limits.greeting, self.light(beside)).await {
                     Ok(Ok(lit)) => return Some(lit),
-                    // Nobody listens there any more, and nothing comes of what is under way: programs are to hear of it at once.
+                    // Nobody listens there any more, and no question is answered: programs are to hear of it at once.
                     Ok(Err(refusal))
-                        if refusal.code == Code::Refused && ear.clone().falls_silent(REFUSED_SILENCE).await =>
+                        if refusal.code == Code::Refused
+                            && ear.clone().falls_silent(Silence::with_refusal(self.limits.silence)).await =>
                     {
                         return None;
                     }
@@ -238,7 +236,7 @@ impl Pool {
         };
         tokio::select! {
             lit = again => {
-                let Some(lit) = lit else { return (Verdict::Dead("its port refuses"), None) };
+                let Some(lit) = lit else { return (Verdict::Dead("its port refuses and nothing more is heard of it"), None) };
                 let verdict = match (beacon.instance, lit.instance) {
                     // One of both is a neighbour that does not say.
                     (0, _) | (_, 0) => by_silence(silent.await),

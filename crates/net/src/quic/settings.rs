@@ -33,6 +33,8 @@ const SEND_LEAST: u64 = 2 << 20;
 /// How often an idle connection says that it is there: once a second, as UDT does. A peer that is suspected to be dead is so
 /// known to live within a few seconds. Often enough for the tables of address translators.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// Bytes that datagrams of a connection may take, with what quinn counts besides them (some 40 for each).
+const PROBES_LEN: usize = 256;
 /// The bounds of a window made from a capacity.
 const WINDOW_BOUNDS: (u64, u64) = (1 << 20, 1 << 30);
 
@@ -85,7 +87,9 @@ pub(super) fn transport(profile: &Profile, payload: u16, gauge: &Arc<Gauge>) -> 
     config
         .max_concurrent_bidi_streams(STREAMS_MAX.into())
         .max_concurrent_uni_streams(0u32.into())
-        .datagram_receive_buffer_size(None)
+        // Nobody reads them: they ask whether this end is there (`Stream::probe`). The newest ones push the others out.
+        .datagram_receive_buffer_size(Some(PROBES_LEN))
+        .datagram_send_buffer_size(PROBES_LEN)
         .max_idle_timeout(Some(IdleTimeout::from(idle_millis)))
         .keep_alive_interval(Some(KEEP_ALIVE.min(idle / 3)))
         .stream_receive_window(VarInt::from_u64(windows.receive).unwrap_or(VarInt::MAX))

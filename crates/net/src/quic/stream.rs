@@ -15,6 +15,7 @@ use super::settings::{self, Windows};
 use crate::stats::Stats;
 use crate::stream::cooperative;
 use crate::transport::{Boxed, Change, Duplex, Identity, Security};
+use bytes::Bytes;
 use phoebus_proto::session::Code;
 use phoebus_proto::units::BitRate;
 use quinn::{Connection, RecvStream, SendStream, StoppedError, VarInt, WriteError};
@@ -342,6 +343,10 @@ impl Duplex for QuicStream {
     fn heard(&self) -> Option<u64> {
         let came = self.shared.connection.stats().frame_rx;
         Some(came.acks + came.stream + came.ping + came.max_stream_data + came.stop_sending + came.reset_stream)
+    }
+
+    fn probe(&self) -> bool {
+        self.shared.connection.send_datagram(Bytes::from_static(&[0])).is_ok()
     }
 
     /// The send buffer is the connection's; the receive buffer and the congestion control were settled when it began.

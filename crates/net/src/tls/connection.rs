@@ -301,6 +301,10 @@ impl Duplex for Connection {
         self.shared.io.heard()
     }
 
+    fn probe(&self) -> bool {
+        self.shared.io.probe()
+    }
+
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.shared.io.local_addr()
     }

@@ -203,6 +203,11 @@ impl Duplex for Connection {
         u64::try_from(self.link.state().connection.stats().last_heard.as_micros()).ok()
     }
 
+    fn probe(&self) -> bool {
+        self.link.change(|state, _| state.connection.probe());
+        true
+    }
+
     fn local_addr(&self) -> io::Result<SocketAddr> {
         let bound = self.link.hub.socket.local_addr();
         Ok(SocketAddr::new(self.link.state().local.unwrap_or_else(|| bound.ip()), bound.port()))

@@ -291,3 +291,29 @@ async fn a_peer_that_is_known_to_be_dead_can_be_given_up() {
     assert!(soon(near.failed()).await.to_string().contains("its process has died"));
     pair.streams().await;
 }
+
+#[tokio::test]
+async fn a_probe_is_answered_by_who_is_there() {
+    let pair = Pair::new();
+    let (near, far) = pair.streams().await;
+    for end in [&near, &far] {
+        // What belongs to the opening comes before.
+        let mut before = end.heard().unwrap();
+        soon(async {
+            for _ in 0..20 {
+                while end.heard().unwrap() == before {
+                    assert!(end.probe());
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                before = end.heard().unwrap();
+            }
+        })
+        .await;
+    }
+    // Nobody reads the questions, and more than find room do no harm.
+    for _ in 0..10_000 {
+        assert!(near.probe());
+    }
+    write_all(&near, b"still here").await.unwrap();
+    assert_eq!(read_exactly(&far, 10).await.unwrap(), b"still here");
+}

@@ -105,6 +105,26 @@ fn exchange(client: &mut Connection, server: &mut Connection, from: Duration) ->
     said
 }
 
+#[test]
+fn a_peer_that_has_nothing_to_say_answers_a_probe() {
+    let (mut client, mut server, _) = established();
+    // A sign of life would come by itself a second after what was said last.
+    let start = Duration::from_millis(2600);
+    let before = client.stats().last_heard;
+    for n in 1..=3 {
+        client.probe();
+        let now = start + n * Duration::from_millis(60);
+        let mut buf = [0; 1500];
+        let asked = client.poll_transmit(now, &mut buf).expect("the question");
+        assert_eq!(client.poll_transmit(now, &mut [0; 1500]), None, "one packet is enough");
+        server.handle(now, &buf[..asked.len], Arrival::Alone);
+        let answer = server.poll_transmit(now, &mut buf).expect("the answer");
+        client.handle(now, &buf[..answer.len], Arrival::Alone);
+        assert_eq!(client.stats().last_heard, now);
+    }
+    assert!(before < start + Duration::from_millis(60));
+}
+
 fn packet(destination: u32, body: Body<'_>) -> Vec<u8> {
     let mut out = vec![0; 1500];
     let len = Packet { timestamp: 1, destination, body }.encode(&mut out).unwrap();

@@ -261,6 +261,13 @@ impl Connection {
         }
     }
 
+    /// Sends an acknowledgement at once, which the peer answers by ACK2, even if it has nothing to send: a sign of life.
+    pub fn probe(&mut self) {
+        if let State::Open(open) = &mut self.state {
+            open.receive.probe();
+        }
+    }
+
     /// Packets that the send and the receive buffer hold at most.
     pub fn buffers(&self) -> [u32; 2] {
         [self.config.send_buffer, self.config.receive_buffer]

@@ -22,8 +22,9 @@ pub(super) struct Acks {
     packets: u32,
     lights: u32,
     light_due: bool,
-    /// The buffer has become empty enough to say so.
-    room_grew: bool,
+    /// A full one is wanted at once, whatever it says: the buffer has room to tell of, or an ACK2 is to show that the peer is
+    /// there.
+    wanted: bool,
     number: u32,
     /// What the last full one, and the last of any kind, acknowledged.
     sent: Seq,
@@ -68,7 +69,7 @@ impl Acks {
             packets: 0,
             lights: 1,
             light_due: false,
-            room_grew: false,
+            wanted: false,
             number: 0,
             sent: first,
             sent_any: first,
@@ -90,22 +91,22 @@ impl Acks {
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
-    /// The buffer has room again.
-    pub(super) fn room_grew(&mut self) {
-        self.room_grew = true;
+    /// Asks for a full one at once.
+    pub(super) fn want(&mut self) {
+        self.wanted = true;
     }
 
     /// When to ask for an acknowledgement; `Duration::ZERO` for at once.
     pub(super) fn due(&self) -> Option<Duration> {
-        if self.light_due || self.room_grew { Some(Duration::ZERO) } else { self.due }
+        if self.light_due || self.wanted { Some(Duration::ZERO) } else { self.due }
     }
 
     /// The acknowledgement to send now, for everything before `next`; of what comes after it, the last has arrived before
     /// `end`.
     pub(super) fn poll(&mut self, now: Duration, next: Seq, end: Seq, rtt: &Rtt) -> Option<Form> {
-        if self.room_grew || self.due.is_some_and(|due| due <= now) {
+        if self.wanted || self.due.is_some_and(|due| due <= now) {
             let repeat_at = self.last + repeat_after(rtt);
-            let is_news = self.room_grew || end != self.sent_end;
+            let is_news = self.wanted || end != self.sent_end;
             if next == self.sent && !is_news && now < repeat_at {
                 self.due = (self.confirmed != self.sent).then_some(repeat_at);
             } else if next == self.confirmed && !is_news {
@@ -144,7 +145,7 @@ impl Acks {
             self.history.pop_front();
         }
         (self.sent, self.sent_any, self.sent_end, self.last) = (next, next, end, now);
-        (self.packets, self.lights, self.light_due, self.room_grew) = (0, 1, false, false);
+        (self.packets, self.lights, self.light_due, self.wanted) = (0, 1, false, false);
         self.due = Some(now + repeat_after(rtt));
         Form::Full { number: self.number, rates }
     }
@@ -203,7 +204,7 @@ mod tests {
         assert_eq!(acks.confirmed(ms(175), 2), None);
         assert_eq!(acks.confirmed(ms(175), 1), None, "numbers before a confirmed one are forgotten");
         assert_eq!((poll(&mut acks, ms(250), FIRST.plus(1)), acks.due()), (None, None));
-        acks.room_grew();
+        acks.want();
         assert_eq!(poll(&mut acks, ms(251), FIRST.plus(1)), Some(Form::Full { number: 3, rates: true }));
     }
 

@@ -95,6 +95,11 @@ impl Receiver {
         self.acks.confirmed(now, number)
     }
 
+    /// Acknowledges at once, which the peer answers.
+    pub(super) fn probe(&mut self) {
+        self.acks.want();
+    }
+
     /// The peer gives a message up. In a stream nothing may be left out: there the request is ignored.
     pub(super) fn drop_message(&mut self, now: Duration, message: MessageNumber, first: Seq, last: Seq) {
         let Some(messages) = &mut self.messages else { return };
@@ -122,7 +127,7 @@ impl Receiver {
         if limit > self.ring.limit() {
             self.ring.widen(limit);
             self.told_room = self.ring.room();
-            self.acks.room_grew();
+            self.acks.want();
         }
     }
 
@@ -239,7 +244,7 @@ impl Receiver {
         let (room, limit) = (self.ring.room(), self.ring.limit());
         if self.told_room <= limit / 4 && room >= limit / 2 {
             self.told_room = room;
-            self.acks.room_grew();
+            self.acks.want();
         }
     }
 }
