@@ -10,6 +10,7 @@ use phoebus_gridftp::server::{Quota, hash_password};
 use phoebus_proto::units::{ByteSize, Span};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use support::credentials::Watch;
@@ -145,6 +146,59 @@ answers = [s.recv(999, socket.MSG_DONTWAIT) for s in guesses if s.fileno() in di
 answered = sum(b'530' in a for a in answers); assert answered < 350, answered
 "#;
     ok(&python(&serve, script));
+}
+
+#[test]
+fn who_asks_for_many_checksums_waits_for_himself() {
+    let other = tempfile::tempdir().unwrap();
+    let serve = Serve::with(|config| {
+        let root = config.anonymous.take().unwrap().root;
+        // That of "secret", with few rounds.
+        let password = "pbkdf2-sha256:1000:000102030405060708090a0b0c0d0e0f:\
+                        4efb2bbb6d2eb58ea8deaed54417ae2fd87fd50a8a8568709363da60d4560606";
+        let user = |(name, root): (&str, &Path)| User {
+            name: name.to_owned(),
+            password: Some(password.to_owned()),
+            root: root.to_owned(),
+            read_only: false,
+            quota: Quota::default(),
+            account: None,
+            third_party: false,
+        };
+        config.users = [("jane", &*root), ("joe", other.path())].map(user).into();
+        // One long step at a time: who waited for one of each request would wait for longer than his patience lasts.
+        (config.limits.checksums, config.limits.checksum_step) = (1, ByteSize(256 << 20));
+    });
+    let endless = serve.path("endless");
+    fs::File::create(&endless).unwrap().set_len(1 << 42).unwrap();
+    fs::write(other.path().join("x"), "a few bytes").unwrap();
+    let script = r#"
+crowd = [login('jane', 'secret') for _ in range(64)]
+def ask():
+    for f in crowd: f.putcmd('CKSM MD5 0 -1 endless')
+def served():
+    g = login('joe', 'secret'); g.voidcmd('TYPE I'); out = io.BytesIO(); g.retrbinary('RETR x', out.write)
+    assert out.getvalue() == b'a few bytes'; assert g.sendcmd('CKSM MD5 0 -1 x') == '213 SUM'
+ask(); served()
+for f in crowd: f.putcmd('ABOR')
+for f in crowd: assert answer(f).startswith('426') and answer(f).startswith('226')
+served(); ask()
+for f in crowd: f.close()
+served()
+"#;
+    let sum = run(Command::new("md5sum").arg(other.path().join("x")));
+    let sum = ok(&sum).split(' ').next().unwrap().to_owned();
+    ok(&python(&serve, &script.replace("SUM", &sum)));
+    // Nobody has the file open any more.
+    let begin = std::time::Instant::now();
+    let is_open = || {
+        let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file == endless)
+    };
+    while is_open() {
+        assert!(begin.elapsed() < support::PATIENCE, "the file is still read");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod draft;
 mod identity;
 mod lending;
 mod read;
+mod turns;
 mod user_file;
 
 use crate::disk::{Disk, DiskFile, Entries, Links, Linux, LinuxFile, Stat};
@@ -25,18 +26,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
+pub use turns::{STEP as CHECKSUM_STEP, Share, Turns, at_once as checksums_at_once};
 pub use user_file::UserFile;
 
 /// How many calls of the system a store has at work at once, unless told otherwise: enough for many short files, whose
 /// opening and syncing waits for the disk, and far below what the runtime's pool has threads for (512).
 pub const DISK_CALLS: usize = 64;
-
-/// How many of these compute checksums of whole files at most: the others stay free for whoever wants less.
-const CHECKSUMS: usize = 8;
-
-/// How much is read for a checksum until others may have their turn, and until it is noticed that nobody wants it any more: some
-/// milliseconds.
-const CHECKSUM_STEP: u64 = 4 << 20;
 
 /// How many entries of a directory are read at a time.
 const PAGE: usize = 1024;
@@ -52,8 +47,8 @@ struct Inner {
     mask: u32,
     journal_from: u64,
     calls: Arc<Semaphore>,
-    /// Those of them that compute checksums of whole files.
-    checksums: Arc<Semaphore>,
+    /// When one of them may compute a step of a checksum of a whole file.
+    checksums: Share,
     /// Whose calls they are, if not the process's.
     identity: Option<Arc<Identity>>,
     /// Directories whose names changed and were not synced.
@@ -75,7 +70,7 @@ impl Local {
             mask: umask(),
             journal_from: JOURNAL_FROM,
             calls: Arc::new(Semaphore::new(DISK_CALLS)),
-            checksums: Arc::new(Semaphore::new(CHECKSUMS)),
+            checksums: Share::default(),
             identity: None,
             unsynced: Mutex::default(),
         })))
@@ -110,6 +105,11 @@ impl Local {
     /// The same, where all that is done with files is done as `identity`. The root itself was opened by the process.
     pub fn acting_as(self, identity: Identity) -> Self {
         self.with(|inner| inner.identity = Some(Arc::new(identity)))
+    }
+
+    /// The same, where checksums of whole files are computed by this share of turns.
+    pub fn with_checksums(self, share: Share) -> Self {
+        self.with(|inner| inner.checksums = share)
     }
 
     /// The same, called `name` in errors: for those who are not to know where it is.
@@ -196,8 +196,8 @@ impl Local {
         self.run(move |store| call(&store.0.disk, &key).map_err(|error| store.error(&key, act, error))).await
     }
 
-    /// The checksum of `extent` of `file`, which errors call `name`, computed in steps: between any two of them others have their turn, in
-    /// the order in which they came, and when the future is dropped no further one begins.
+    /// The checksum of `extent` of `file`, which errors call `name`, computed in steps: between any two of them others have their turn, and
+    /// when the future is dropped no further one begins.
     async fn checksum(
         &self,
         (name, act): (&str, &'static str),
@@ -206,12 +206,11 @@ impl Local {
         extent: Extent,
     ) -> Result<Sum, Error> {
         let mut hasher = Hasher::new(algorithm);
-        for step in extent.blocks(CHECKSUM_STEP) {
-            // The semaphore is never closed.
-            let place = self.0.checksums.clone().acquire_owned().await.ok();
+        for step in extent.blocks(self.0.checksums.step()) {
+            let turn = self.0.checksums.turn().await;
             let file = file.clone();
             let hashed = self.run(move |_| {
-                let _place = place;
+                let _turn = turn;
                 Ok(hash(&mut hasher, &file, step).map(|()| hasher))
             });
             hasher = hashed.await?.map_err(|error| Error::io(name, act, error))?;

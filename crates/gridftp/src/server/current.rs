@@ -57,7 +57,7 @@ impl Current {
         gateways: Option<Arc<dyn Gateways>>,
         before: Option<&Shared>,
     ) -> Result<Self, ConfigError> {
-        let made = Made::of(&config, gateways, before.map(|before| &before.users))?;
+        let made = Made::of(&config, gateways, before.map(|before| (&before.config, &before.users)))?;
         let name = config.name.clone().unwrap_or_else(host_name);
         let secret = made.secret;
         let nodes = match &secret {

@@ -37,7 +37,7 @@ impl Made {
     pub(super) fn of(
         config: &Config,
         gateways: Option<Arc<dyn Gateways>>,
-        before: Option<&Users>,
+        before: Option<(&Config, &Users)>,
     ) -> Result<Self, ConfigError> {
         config.check()?;
         let drivers = Drivers::new(&config.data, gateways)?;

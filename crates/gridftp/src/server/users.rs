@@ -1,17 +1,19 @@
 //! Who may log in, by passwords, which are kept as PBKDF2 (RFC 8018) of themselves, or by certificates; and what each user may.
 
 use super::config::{Config, ConfigError, Trusted, is_anonymous};
+use super::count::network;
 use super::hex::{hex, unhex};
 use super::quota::{Limited, Quota};
 use super::session::task::{Account, Identity as Proved};
 use phoebus_files::Links;
 use phoebus_files::key::Key;
-use phoebus_files::local::{Identity, Local};
+use phoebus_files::local::{Identity, Local, Share, Turns};
 use phoebus_files::store::Store;
 use phoebus_gsi::gridmap::GridMap;
 use ring::pbkdf2;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -35,6 +37,26 @@ pub(super) struct Served {
     pub(super) store: Arc<dyn Store>,
     /// The same store, if there is a bound to what is in it.
     pub(super) limited: Option<Limited>,
+    /// What both stand on.
+    local: Local,
+}
+
+impl Served {
+    /// One with what is in `local`, of which `limited` is the bounded form.
+    fn new(account: Account, local: Local, limited: Option<Limited>) -> Self {
+        let store: Arc<dyn Store> = match &limited {
+            Some(limited) => Arc::new(limited.clone()),
+            None => Arc::new(local.clone()),
+        };
+        Self { account, store, limited, local }
+    }
+
+    /// The same, whose checksums are computed by this share of turns.
+    fn sharing(&self, share: Share) -> Self {
+        let local = self.local.clone().with_checksums(share);
+        let limited = self.limited.as_ref().map(|limited| limited.of(local.clone()));
+        Self::new(self.account.clone(), local, limited)
+    }
 }
 
 /// All who may log in.
@@ -43,6 +65,8 @@ pub(super) struct Users {
     /// The only one, whatever he says, if he is known already.
     trusted: Option<Served>,
     anonymous: Option<Served>,
+    /// The turns in which checksums are computed for all of them.
+    turns: Turns,
     named: HashMap<String, (Option<Hashed>, Served)>,
     /// Which of them each subject of a certificate is.
     gridmap: GridMap,
@@ -69,7 +93,12 @@ impl std::fmt::Debug for Hashed {
 
 impl Users {
     /// Those of a configuration, whose directories are opened; what they have is counted on from `before`.
-    pub(super) fn new(config: &Config, before: Option<&Self>) -> Result<Self, ConfigError> {
+    pub(super) fn new(config: &Config, before: Option<(&Config, &Self)>) -> Result<Self, ConfigError> {
+        // What waits for its turn does so across a change.
+        let (at_once, of_one, step) = config.limits.turns();
+        let turns = before.filter(|(before, _)| before.limits.turns() == (at_once, of_one, step));
+        let turns = turns.map_or_else(|| Turns::new(at_once, of_one, step), |(_, before)| before.turns.clone());
+        let before = before.map(|(_, before)| before);
         let trusted = config.trusted.as_ref().map(own).transpose()?;
         let anonymous = match &config.anonymous {
             Some(all) => {
@@ -96,6 +125,7 @@ impl Users {
             let account = Account { name: user.name.clone(), read_only, third_party, keyed_third_party: false };
             let counted = before.and_then(|before| before.named.get(&user.name)).map(|(_, served)| served);
             let served = served(account, &user.root, (user.quota, counted), user.account.as_deref())?;
+            let served = served.sharing(turns.of(&format!("user {}", user.name)));
             named.insert(user.name.clone(), (hashed, served));
         }
         let gridmap = match &config.gsi {
@@ -113,6 +143,7 @@ impl Users {
         Ok(Self {
             trusted,
             anonymous,
+            turns,
             named,
             gridmap,
             #[cfg(feature = "kerberos")]
@@ -146,10 +177,16 @@ impl Users {
         self.named.contains_key(user)
     }
 
-    /// Who `user` is, if this is his password. Takes a while, on purpose.
-    pub(super) fn login(&self, user: &str, password: &[u8]) -> Option<Served> {
+    /// Whoever it is who comes from `client` and need not say: one address is one user.
+    fn anybody(&self, client: IpAddr) -> Option<Served> {
+        let share = || self.turns.of(&format!("address {}", network(client)));
+        self.anonymous.as_ref().map(|served| served.sharing(share()))
+    }
+
+    /// Who `user` is, who comes from `client`, if this is his password. Takes a while, on purpose.
+    pub(super) fn login(&self, user: &str, password: &[u8], client: IpAddr) -> Option<Served> {
         if self.needs_no_password(user) {
-            return self.trusted.clone().or_else(|| self.anonymous.clone());
+            return self.trusted.clone().or_else(|| self.anybody(client));
         }
         let (hashed, served) = match self.named.get(user) {
             Some((Some(hashed), served)) => (hashed, Some(served)),
@@ -175,10 +212,10 @@ impl Users {
         Ok(())
     }
 
-    /// Who `user` is, for whom a front end speaks.
-    pub(super) fn vouched(&self, user: &str) -> Option<Served> {
-        let anonymous = self.anonymous.as_ref().filter(|_| is_anonymous(user));
-        anonymous.or_else(|| self.named.get(user).map(|(_, served)| served)).cloned()
+    /// Who `user` is, who comes from `client`, for whom a front end speaks.
+    pub(super) fn vouched(&self, user: &str, client: IpAddr) -> Option<Served> {
+        let anonymous = if is_anonymous(user) { self.anybody(client) } else { None };
+        anonymous.or_else(|| self.named.get(user).map(|(_, served)| served.clone()))
     }
 
     /// Who `user` is, if whoever has proved to be this may be he; whom the grid-mapfile names first, or whom a principal is, if none
@@ -207,7 +244,7 @@ fn own(trusted: &Trusted) -> Result<Served, ConfigError> {
     let links = if everything { Links::Anywhere } else { Links::Beneath };
     let opened = Local::new(&trusted.root, links);
     let store = opened.map_err(|error| ConfigError::Value(format!("the root of {}: {error}", trusted.name)))?;
-    Ok(Served { account, store: Arc::new(store.called("")), limited: None })
+    Ok(Served::new(account, store.called(""), None))
 }
 
 /// A user; what he has is counted on from what he was `before`, where that was the same directory.
@@ -219,10 +256,10 @@ fn served(
 ) -> Result<Served, ConfigError> {
     let store = store(&account.name, root, system)?;
     if quota == Quota::default() {
-        return Ok(Served { account, store: Arc::new(store), limited: None });
+        return Ok(Served::new(account, store, None));
     }
-    let limited = Limited::new(store, root, quota, before.and_then(|before| before.limited.as_ref()));
-    Ok(Served { account, store: Arc::new(limited.clone()), limited: Some(limited) })
+    let limited = Limited::new(store.clone(), root, quota, before.and_then(|before| before.limited.as_ref()));
+    Ok(Served::new(account, store, Some(limited)))
 }
 
 fn store(user: &str, root: &Path, system: Option<&str>) -> Result<Local, ConfigError> {

@@ -130,7 +130,7 @@ impl Worker {
                 listening.map(Outcome::Striped)
             }
             Task::Vouched { user, client } => {
-                self.served = self.server.users.vouched(&user);
+                self.served = self.server.users.vouched(&user, client);
                 self.peer.set_ip(client);
                 return Outcome::Login(self.served.as_ref().map(|served| served.account.clone()));
             }
@@ -169,10 +169,10 @@ impl Worker {
         let name = if known { user.clone() } else { "(unknown)".to_owned() };
         let served = match identity {
             Some(identity) => server.users.mapped(&user, &identity),
-            None if server.users.needs_no_password(&user) => server.users.login(&user, &password.0),
+            None if server.users.needs_no_password(&user) => server.users.login(&user, &password.0, peer.ip()),
             None => {
                 let users = server.clone();
-                let check = server.checks.run(peer.ip(), move || users.users.login(&user, &password.0));
+                let check = server.checks.run(peer.ip(), move || users.users.login(&user, &password.0, peer.ip()));
                 match tokio::time::timeout(server.config.limits.login.0, check).await {
                     Ok(served) => served.flatten(),
                     Err(_) => {

@@ -51,6 +51,15 @@ impl Config {
         if self.limits.password_checks == 0 {
             return value("limits.password_checks: at least 1 was expected: nobody could log in");
         }
+        if !(1..=256).contains(&self.limits.checksums) {
+            return value("limits.checksums: 1 to 256 were expected");
+        }
+        if self.limits.checksums_per_user.is_some_and(|most| !(1..=self.limits.checksums).contains(&most)) {
+            return value("limits.checksums_per_user: at least 1 was expected, and no more than limits.checksums");
+        }
+        if !((64 << 10)..=(1 << 30)).contains(&self.limits.checksum_step.0) {
+            return value("limits.checksum_step: 64KiB to 1GiB were expected");
+        }
         if !((4 << 10)..=(64 << 20)).contains(&self.data.block.0) {
             return value("data.block: 4KiB to 64MiB were expected");
         }
@@ -116,6 +125,9 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\n[data]\nstall = \"0s\"", "data.stall"),
             ("[anonymous]\nroot = \"/\"\n[data]\nmarkers = \"0s\"", "data.markers"),
             ("[anonymous]\nroot = \"/\"\n[limits]\npassword_checks = 0", "limits.password_checks"),
+            ("[anonymous]\nroot = \"/\"\n[limits]\nchecksums = 0", "limits.checksums"),
+            ("[anonymous]\nroot = \"/\"\n[limits]\nchecksums = 2\nchecksums_per_user = 3", "limits.checksums_per_user"),
+            ("[anonymous]\nroot = \"/\"\n[limits]\nchecksum_step = \"1KiB\"", "limits.checksum_step"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nidle = \"0s\"", "limits.idle"),
             ("[anonymous]\nroot = \"/\"\n[data]\ngateways = [\"::\"]", "data.gateways"),
             ("[[user]]\nname = \"jane\"\nroot = \"/\"", "a password, or [gsi] or [kerberos]"),

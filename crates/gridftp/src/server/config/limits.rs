@@ -1,5 +1,6 @@
 //! Limits of the server and of each session.
 
+use phoebus_files::local::{CHECKSUM_STEP, checksums_at_once};
 use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
 use std::time::Duration;
@@ -24,6 +25,15 @@ pub struct Limits {
     /// How many passwords are looked at at a time, each by one processor for some tenths of a second. Half of the processors by default,
     /// and at least one: what is left moves data.
     pub password_checks: usize,
+    /// How many steps of checksums of whole files (CKSM) are computed at a time, each on a thread of its own. One for each processor by
+    /// default, and at least four, since disks are waited for.
+    pub checksums: usize,
+    /// Of these, for one user, and of those who log in as anonymous for one address. Half by default: what the others ask for goes on even
+    /// where his files are on a disk that hangs.
+    pub checksums_per_user: Option<usize>,
+    /// How many bytes are read in one step. Between two of them others have their turn, and what was aborted ends. 4 MiB by default: some
+    /// milliseconds of a disk.
+    pub checksum_step: ByteSize,
     /// How long a client has to log in. 60 s by default.
     pub login: Span,
     /// How long a client may say nothing. 10 minutes by default, as in GCT's server.
@@ -45,6 +55,14 @@ pub struct Limits {
     pub drain: Span,
 }
 
+impl Limits {
+    /// The turns in which checksums are computed: how many, how many for one user, and for how many bytes.
+    pub(in super::super) fn turns(&self) -> (usize, usize, u64) {
+        let of_one = self.checksums_per_user.unwrap_or_else(|| self.checksums.div_ceil(2));
+        (self.checksums, of_one, self.checksum_step.0)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -55,6 +73,9 @@ impl Default for Limits {
             failure_delay: Span(Duration::from_secs(1)),
             failure_delay_max: Span(Duration::from_secs(30)),
             password_checks: std::thread::available_parallelism().map_or(1, |all| (all.get() / 2).max(1)),
+            checksums: checksums_at_once(),
+            checksums_per_user: None,
+            checksum_step: ByteSize(CHECKSUM_STEP),
             login: Span(Duration::from_secs(60)),
             idle: Span(Duration::from_secs(600)),
             line: ByteSize(64 << 10),

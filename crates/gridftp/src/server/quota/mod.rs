@@ -109,6 +109,13 @@ impl Limited {
         Self(Arc::new(Inner { store, root: root.to_owned(), quota, used, counting }))
     }
 
+    /// The same over `store`, which is the same directory.
+    pub(super) fn of(&self, store: Local) -> Self {
+        let Inner { root, quota, used, counting, .. } = &*self.0;
+        let (root, quota, used, counting) = (root.clone(), *quota, used.clone(), counting.clone());
+        Self(Arc::new(Inner { store, root, quota, used, counting }))
+    }
+
     /// Whether so many bytes more have room.
     pub(super) async fn room(&self, bytes: u64) -> Result<(), Error> {
         self.0.count().await?;
