@@ -107,6 +107,36 @@ fn nobody_else_is_let_in() {
     assert_eq!(fs::read(serve.local().join("target")).unwrap_or_default(), b"");
 }
 
+/// Revocation lists are replaced by programs that tell nobody.
+#[test]
+fn a_revocation_list_that_was_replaced_counts_at_the_next_login() {
+    let lab = Lab::new();
+    let script = r#"
+        cp -r certs believed; : > index; echo 01 > number
+        printf '[ca]\ndefault_ca=d\n[d]\ndatabase=index\ncrlnumber=number\ndefault_md=sha256\ncertificate=ca.pem\nprivate_key=ca.key\n' > ca.cnf
+        openssl ca -config ca.cnf -gencrl -crl_lastupdate 20200101000000Z -crl_nextupdate 20200102000000Z -out believed/lab.r0 2>&1
+        openssl ca -config ca.cnf -gencrl -crldays 2 -out fresh 2>&1
+    "#;
+    ok(&run(Command::new("sh").args(["-eu", "-c", script]).current_dir(lab.path(""))));
+    let serve = Serve::to_grid_with(&lab, |config| config.gsi.as_mut().unwrap().authorities = lab.path("believed"));
+    fs::write(serve.path("source"), "x").unwrap();
+    let target = local(&serve.local().join("target"));
+    let get = || copy(&lab, "proxy", &[&url(&serve, "source"), &target]);
+    assert!(!get().status.success(), "the list has run out");
+    fs::rename(lab.path("fresh"), lab.path("believed/lab.r0")).unwrap();
+    ok(&get());
+    // What cannot be used changes nothing.
+    for broken in ["", "hello", "-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----\n"] {
+        fs::write(lab.path("believed/lab.r0"), broken).unwrap();
+        ok(&get());
+    }
+    // Nor does a list take time to count that takes the user's certificate back.
+    let revoke = "openssl ca -config ca.cnf -revoke user.pem 2>&1; openssl ca -config ca.cnf -gencrl -crldays 2 -out believed/lab.r0 2>&1";
+    ok(&run(Command::new("sh").args(["-eu", "-c", revoke]).current_dir(lab.path(""))));
+    let refused = get();
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("revoked"), "{refused:?}");
+}
+
 #[test]
 fn data_connections_are_with_whom_the_client_names() {
     let (lab, content) = (Lab::new(), bytes(900_001));

@@ -265,7 +265,7 @@ def narrow(f):
     return s
 def one(f, tls, dead):
     f.sendcmd('TYPE I'); s = narrow(f); f.putcmd('RETR data'); r = answer(f); assert r.startswith('150'), r
-    if tls: s = context.wrap_socket(s, server_hostname='localhost', session=f.sock.session)
+    if tls: s = context.wrap_socket(s, server_hostname=host, session=f.sock.session)
     if dead: r = answer(f); assert r.startswith('426'), r; return
     got = slow(s, lambda s, n: s.recv(n)); s.close(); r = answer(f); assert r.startswith('226') and got == data, (r, len(got))
 def blocks(f):

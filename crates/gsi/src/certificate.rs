@@ -180,6 +180,11 @@ impl Certificate {
         &self.names
     }
 
+    /// Whether its key made this signature.
+    pub(crate) fn has_signed(&self, signed: &Signed, algorithms: &[&dyn SignatureVerificationAlgorithm]) -> bool {
+        signed.verify(&self.public_key, algorithms).is_ok()
+    }
+
     /// Whether the key of `issuer` made this certificate's signature.
     pub(crate) fn is_signed_by(
         &self,

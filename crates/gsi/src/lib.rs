@@ -9,7 +9,7 @@
 //! - [`proxy`]: what proxies are, whether a chain of them holds, how one is made.
 //! - [`trust`]: authorities, signing policies, revocation lists.
 //! - [`certificate`], [`name`], [`credential`]: the parts; [`gridmap`]: who a subject is here.
-//! - [`files`]: where all of it is kept on disk. It and [`trust::directory`] are the only modules that read files.
+//! - [`files`]: where all of it is kept on disk. It, [`trust::directory`] and [`trust::kept`] are the only modules that read files.
 
 pub mod certificate;
 pub mod channel;

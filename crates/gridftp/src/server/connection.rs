@@ -129,6 +129,9 @@ impl Connection {
                     }
                 }
             };
+            if let Some(own) = self.session.needs_authorities(&line) {
+                own.look().await;
+            }
             let mut step = self.session.line(&line, now());
             // A task may lead to another step, but to no other task.
             if let Step::Do(task) = step {

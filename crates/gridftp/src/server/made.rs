@@ -1,15 +1,13 @@
 //! What a configuration comes to before anything is listened on: directories, keys, secrets and drivers, all of which are opened.
 
+use super::authorities::{Authorities, Own};
 use super::config::{Config, ConfigError, Gsi, Tls as TlsFiles};
 use super::drivers::{Drivers, Gateways};
 use super::session::Shown;
-use super::session::protect::Own;
 use super::stripes::proof::Secret;
 use super::users::Users;
-use phoebus_gsi::context::Endpoint;
 use phoebus_gsi::credential::provider;
 use phoebus_gsi::files;
-use phoebus_gsi::trust::{MissingPolicy, directory};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -54,16 +52,13 @@ impl Made {
     }
 }
 
-/// Who the server is, and whom it believes. A file of the authorities that cannot be used may be a revocation list, without
-/// which nobody is believed.
+/// Who the server is, and whom it believes.
 fn own(gsi: &Gsi) -> Result<Own, ConfigError> {
     let value = |error: &dyn std::fmt::Display| ConfigError::Value(format!("[gsi]: {error}"));
     let provider = provider();
     let credential = files::credential_of_two(&gsi.certificate, &gsi.key, &provider).map_err(|error| value(&error))?;
-    // Authorities without a signing policy may name nobody, as in GCT.
-    let loaded = directory::load(&gsi.authorities, MissingPolicy::Refuse).and_then(directory::Loaded::strict);
-    let trust = Arc::new(loaded.map_err(|error| value(&error))?);
-    Ok(Own(Endpoint { credential, trust, provider }))
+    let authorities = Arc::new(Authorities::of(gsi).map_err(|error| value(&error))?);
+    Ok(Own { credential, provider, authorities })
 }
 
 /// Whose tickets are taken.

@@ -9,6 +9,7 @@
 //! - [`Config`]: what is served to whom; [`Server`]: accepts, counts, and ends when told to; [`Reloader`]: has it serve something else.
 //! - `session`: the control channel, without socket, file or clock.
 //! - `connection`: one client, with its sockets and time limits.
+//! - `authorities`: whom clients with certificates are issued by.
 //! - `stripes`: data nodes, which move data in this server's place.
 //! - `quota`: how much a user may have.
 //! - `drivers`: what may carry data connections.
@@ -19,6 +20,7 @@
 //! connection does not come from, unless his account says so.
 
 mod answer;
+mod authorities;
 pub mod config;
 mod connection;
 mod count;

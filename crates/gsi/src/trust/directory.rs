@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use rustls::pki_types::SignatureVerificationAlgorithm;
 use rustls::pki_types::pem::SectionKind;
 
 use super::policy::{MAX_POLICY, PolicyError, SigningPolicy};
@@ -113,6 +114,26 @@ enum Role {
 /// [`Loaded::problems`].
 pub fn load(directory: &Path, missing_policy: MissingPolicy) -> Result<Loaded, DirectoryError> {
     let mut loaded = Loaded { store: TrustStore::new(missing_policy), problems: Vec::new() };
+    for (path, role) in files(directory)? {
+        if let Err(problem) = take(&mut loaded.store, &path, role) {
+            loaded.problems.push(problem);
+        }
+    }
+    if loaded.store.authorities() == 0 {
+        let nothing = DirectoryError::Empty(directory.to_owned());
+        return Err(loaded.problems.into_iter().next().unwrap_or(nothing));
+    }
+    Ok(loaded)
+}
+
+/// The revocation lists of a directory.
+pub(super) fn lists(directory: &Path) -> Result<Vec<PathBuf>, DirectoryError> {
+    let lists = files(directory)?.into_iter().filter(|(_, role)| *role == Role::List);
+    Ok(lists.map(|(path, _)| path).collect())
+}
+
+/// The files of a directory that are something, in order.
+fn files(directory: &Path) -> Result<Vec<(PathBuf, Role)>, DirectoryError> {
     let io = |error| DirectoryError::Io { path: directory.to_owned(), error };
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(io)? {
@@ -126,16 +147,7 @@ pub fn load(directory: &Path, missing_policy: MissingPolicy) -> Result<Loaded, D
     }
     // The order of a directory is by chance; what an error is about should not be.
     files.sort();
-    for (path, role) in files {
-        if let Err(problem) = take(&mut loaded.store, &path, role) {
-            loaded.problems.push(problem);
-        }
-    }
-    if loaded.store.authorities() == 0 {
-        let nothing = DirectoryError::Empty(directory.to_owned());
-        return Err(loaded.problems.into_iter().next().unwrap_or(nothing));
-    }
-    Ok(loaded)
+    Ok(files)
 }
 
 fn role(name: &str) -> Option<Role> {
@@ -176,6 +188,26 @@ fn take(store: &mut TrustStore, path: &Path, role: Role) -> Result<(), Directory
         }
     }
     Ok(())
+}
+
+/// Takes the revocation lists of a file that has changed since the store was made; whether one of them counts. Nothing is taken of a file
+/// in which one cannot be used.
+pub(super) fn take_list(
+    store: &mut TrustStore,
+    path: &Path,
+    algorithms: &[&dyn SignatureVerificationAlgorithm],
+    now: i64,
+) -> Result<bool, DirectoryError> {
+    let text = read(path, MAX_LIST_FILE)?;
+    let lists = blocks(&text, SectionKind::Crl, path)?;
+    let lists = lists.iter().map(|der| store.newer_list(der, algorithms, now)).collect::<Result<Vec<_>, _>>();
+    let lists = lists.map_err(|error| DirectoryError::Authority { path: path.to_owned(), error })?;
+    let mut counts = false;
+    for list in lists.into_iter().flatten() {
+        store.put_list(list);
+        counts = true;
+    }
+    Ok(counts)
 }
 
 /// The blocks of a PEM file, or all of a file that is DER.

@@ -1,11 +1,14 @@
 //! Whom to believe: authorities, what names they may give, and what they have revoked.
 //!
 //! A [`TrustStore`] is built from certificates, signing policies and revocation lists; [`directory`] reads them from a
-//! directory such as `/etc/grid-security/certificates`. Paths are built and checked by webpki; on top of that come the
+//! directory such as `/etc/grid-security/certificates`, and [`kept`] looks whether lists there were replaced. Paths are built and checked by webpki; on top of that come the
 //! signing policies, as every Grid site expects.
 
 pub mod directory;
+pub mod kept;
 pub mod policy;
+
+use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
 use webpki::{
@@ -15,7 +18,7 @@ use webpki::{
 use x509_parser::asn1_rs::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
-use crate::certificate::Certificate;
+use crate::certificate::{Certificate, Signed};
 use crate::name::Name;
 use crate::proxy::verify::date;
 use policy::SigningPolicy;
@@ -31,24 +34,28 @@ pub enum MissingPolicy {
 }
 
 /// Authorities, their signing policies and their revocation lists.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct TrustStore {
+    /// All authorities, at roots and below.
+    known: Vec<Certificate>,
     roots: Vec<Root>,
     anchors: Vec<TrustAnchor<'static>>,
     intermediates: Vec<CertificateDer<'static>>,
     policies: Vec<SigningPolicy>,
-    lists: Vec<List>,
+    lists: Vec<Arc<List>>,
     missing_policy: MissingPolicy,
 }
 
+#[derive(Clone)]
 struct Root {
     not_before: i64,
     not_after: i64,
 }
 
-struct List {
+pub(crate) struct List {
     issuer: Name,
     issued: i64,
+    next: Option<i64>,
     list: CertRevocationList<'static>,
 }
 
@@ -160,6 +167,7 @@ impl TrustStore {
         if !certificate.may_be_authority() {
             return Err(AuthorityError::NotAnAuthority(subject.to_string()));
         }
+        self.known.push(certificate.clone());
         if !certificate.is_self_issued() {
             self.intermediates.push(certificate.der().clone());
             return Ok(());
@@ -186,24 +194,47 @@ impl TrustStore {
     /// # Errors
     /// [`AuthorityError::List`].
     pub fn add_list(&mut self, der: &[u8]) -> Result<(), AuthorityError> {
-        let (_, parsed) =
-            CertificateRevocationList::from_der(der).map_err(|error| AuthorityError::List(error.to_string()))?;
-        // Of version 1, which has no number at all, webpki says only that it is malformed.
-        if parsed.version().is_none() {
-            return Err(AuthorityError::List(explain(&Error::UnsupportedCrlVersion)));
-        }
-        let list = OwnedCertRevocationList::from_der(der).map_err(|error| AuthorityError::List(explain(&error)))?;
-        let new = List {
-            issuer: Name::new(parsed.issuer()),
-            issued: parsed.last_update().timestamp(),
-            list: CertRevocationList::Owned(list),
-        };
-        match self.lists.iter_mut().find(|old| old.issuer.is(&new.issuer)) {
-            Some(old) if old.issued < new.issued => *old = new,
-            Some(_) => {}
-            None => self.lists.push(new),
+        let new = List::parse(der)?;
+        if self.list_of(&new.issuer).is_none_or(|old| old.issued < new.issued) {
+            self.put_list(new);
         }
         Ok(())
+    }
+
+    /// A revocation list in DER that came after this store was made; none if it is older than the one that counts, or of nobody here.
+    ///
+    /// # Errors
+    /// [`AuthorityError::List`]: with it, certificates would be refused that are good.
+    fn newer_list(
+        &self,
+        der: &[u8],
+        algorithms: &[&dyn SignatureVerificationAlgorithm],
+        now: i64,
+    ) -> Result<Option<List>, AuthorityError> {
+        let new = List::parse(der)?;
+        let mut authorities = self.known.iter().filter(|authority| authority.subject().is(&new.issuer)).peekable();
+        if authorities.peek().is_none() || self.list_of(&new.issuer).is_some_and(|old| old.issued > new.issued) {
+            return Ok(None);
+        }
+        let wrong = |why: String| AuthorityError::List(format!("of {}: {why}", new.issuer));
+        let signed = Signed::parse(der).ok_or_else(|| wrong("its signature is not well formed".to_owned()))?;
+        if !authorities.any(|authority| authority.has_signed(&signed, algorithms)) {
+            return Err(wrong("it is not signed by the authority".to_owned()));
+        }
+        match new.next {
+            Some(next) if next < now => Err(wrong(format!("it ran out at {}", date(next)))),
+            _ => Ok(Some(new)),
+        }
+    }
+
+    /// Has this list count, and no other of its authority.
+    fn put_list(&mut self, new: List) {
+        self.lists.retain(|old| !old.issuer.is(&new.issuer));
+        self.lists.push(Arc::new(new));
+    }
+
+    fn list_of(&self, issuer: &Name) -> Option<&List> {
+        self.lists.iter().find(|list| list.issuer.is(issuer)).map(|list| &**list)
     }
 
     /// How many authorities are trusted.
@@ -301,6 +332,24 @@ impl TrustStore {
             Error::CrlExpired { next_update, .. } => PathError::ListExpired { subject, at: seconds(next_update) },
             other => PathError::Other { subject, problem: explain(other) },
         }
+    }
+}
+
+impl List {
+    fn parse(der: &[u8]) -> Result<Self, AuthorityError> {
+        let (_, parsed) =
+            CertificateRevocationList::from_der(der).map_err(|error| AuthorityError::List(error.to_string()))?;
+        // Of version 1, which has no number at all, webpki says only that it is malformed.
+        if parsed.version().is_none() {
+            return Err(AuthorityError::List(explain(&Error::UnsupportedCrlVersion)));
+        }
+        let list = OwnedCertRevocationList::from_der(der).map_err(|error| AuthorityError::List(explain(&error)))?;
+        Ok(Self {
+            issuer: Name::new(parsed.issuer()),
+            issued: parsed.last_update().timestamp(),
+            next: parsed.next_update().map(|next| next.timestamp()),
+            list: CertRevocationList::Owned(list),
+        })
     }
 }
 

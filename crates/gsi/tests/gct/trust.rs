@@ -4,6 +4,7 @@ use std::fs;
 
 use phoebus_gsi::credential::provider;
 use phoebus_gsi::proxy::verify::{ChainError, Verified, verify};
+use phoebus_gsi::trust::kept::{Kept, Looked};
 use phoebus_gsi::trust::{MissingPolicy, PathError, directory};
 
 use crate::lab::{CA, Lab, USER, now, run};
@@ -78,14 +79,20 @@ fn authorities_below_a_root_need_its_policy_and_their_own() {
     assert!(verify(alone, &lab.trust(), &provider(), now()).is_ok());
 }
 
-#[test]
-fn revocation_lists_count_while_they_are_fresh() {
-    let lab = Lab::new();
+/// What `openssl ca` of a lab is told.
+fn with_ca(lab: &Lab) -> String {
     let configuration = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ncrlnumber=number\ndefault_md=sha256\nunique_subject=no\n\
                          certificate=ca.pem\nprivate_key=ca.key\ncrl_extensions=e\n[e]\nauthorityKeyIdentifier=keyid\n";
     fs::write(lab.path("ca.cnf"), configuration).unwrap();
     fs::write(lab.path("index"), "").unwrap();
     fs::write(lab.path("number"), "01\n").unwrap();
+    configuration.to_owned()
+}
+
+#[test]
+fn revocation_lists_count_while_they_are_fresh() {
+    let lab = Lab::new();
+    let configuration = with_ca(&lab);
     lab.openssl("ca -config ca.cnf -gencrl -crldays 2 -out certs/lab.r0");
     assert!(check(&lab, "user", now()).is_ok());
     lab.openssl("ca -config ca.cnf -revoke user.pem");
@@ -101,6 +108,67 @@ fn revocation_lists_count_while_they_are_fresh() {
     let loaded = directory::load(&lab.path("certs"), MissingPolicy::Refuse).unwrap();
     let problem = loaded.problems[0].to_string();
     assert!(problem.contains("lab.r0") && problem.contains("version 2"), "{problem}");
+}
+
+#[test]
+fn a_list_that_was_replaced_counts_unless_it_is_of_no_use() {
+    let (lab, forger, provider) = (Lab::new(), Lab::fresh(), provider());
+    with_ca(&lab);
+    with_ca(&forger);
+    let list = lab.path("certs/lab.r0");
+    let expired = "-crl_lastupdate 20200101000000Z -crl_nextupdate 20200102000000Z";
+    lab.openssl(&format!("ca -config ca.cnf -gencrl {expired} -out certs/lab.r0"));
+    let kept = Kept::read(&lab.path("certs"), MissingPolicy::Refuse).unwrap();
+    let check = |name: &str| {
+        verify(vec![lab.certificate(name)], &kept.trust(), &provider, now()).map(drop).map_err(|error| match error {
+            ChainError::Path(error) => error,
+            other => panic!("{other}"),
+        })
+    };
+    let look = || kept.look(provider.signature_verification_algorithms.all, now());
+    let nothing = |looked: Looked| looked.taken.is_empty() && looked.problems.is_empty();
+    assert!(nothing(look()) && matches!(check("user"), Err(PathError::ListExpired { .. })));
+
+    // A fresh one beside it counts at once, and what breaks it afterwards takes nothing away and is told once.
+    let fresh = |lab: &Lab, days: u32| {
+        lab.openssl(&format!("ca -config ca.cnf -gencrl -crldays {days} -out fresh"));
+        fs::rename(lab.path("fresh"), lab.path("certs/lab.r0")).unwrap();
+    };
+    fresh(&lab, 2);
+    assert_eq!(look().taken, [&*list]);
+    assert!(check("user").is_ok() && nothing(look()));
+    fresh(&forger, 3);
+    let forged = fs::read(forger.path("certs/lab.r0")).unwrap();
+    let late = |lab: &Lab| {
+        lab.openssl(
+            "ca -config ca.cnf -gencrl -crl_lastupdate 20500101000000Z -crl_nextupdate 20500102000000Z -out late",
+        );
+        fs::read(lab.path("late")).unwrap()
+    };
+    for (content, says) in [
+        (&b"hello"[..], "holds no revocation list"),
+        (&b""[..], "holds no revocation list"),
+        (&forged[..forged.len() / 2], "lab.r0: "),
+        (&forged, "not signed by the authority"),
+        (&late(&forger), "not signed by the authority"),
+    ] {
+        fs::write(&list, content).unwrap();
+        let looked = look();
+        assert!(looked.taken.is_empty() && looked.problems.len() == 1, "{looked:?}");
+        assert!(looked.problems[0].to_string().contains(says), "{looked:?}");
+        assert!(nothing(look()) && check("user").is_ok());
+    }
+    fs::remove_file(&list).unwrap();
+    assert!(nothing(look()) && check("user").is_ok());
+    // What was taken back is refused from the next look on, and an older list does not give it again.
+    lab.openssl("ca -config ca.cnf -revoke user.pem");
+    fresh(&lab, 2);
+    assert_eq!(look().taken.len(), 1);
+    assert_eq!(check("user").unwrap_err(), PathError::Revoked { subject: USER.into() });
+    lab.openssl(&format!("ca -config ca.cnf -gencrl {expired} -out certs/lab.r0"));
+    assert!(nothing(look()) && matches!(check("user"), Err(PathError::Revoked { .. })));
+    fs::rename(lab.path("certs"), lab.path("away")).unwrap();
+    assert_eq!((look().problems.len(), look().problems.len()), (1, 0));
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub(crate) mod task;
 mod tests;
 mod transfers;
 
+use super::authorities::Own;
 use super::config::Reach;
 use super::drivers::{Drivers, Stack};
 use super::stripes::proof::Secret;
@@ -35,7 +36,7 @@ use phoebus_gsi::channel::DataAuth;
 use phoebus_proto::gridftp::command::{Command, CommandError};
 use phoebus_proto::gridftp::marker::Restart;
 use phoebus_proto::gridftp::reply::Reply;
-use protect::{Own, Security};
+use protect::Security;
 use rustls::ServerConfig;
 pub(crate) use shown::Shown;
 use std::net::{IpAddr, SocketAddr};

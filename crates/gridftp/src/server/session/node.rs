@@ -18,7 +18,7 @@ use super::task::{Stripe, Task, What};
 use super::{Session, Step};
 use crate::data::pinned::{Own, Pinned};
 use crate::data::{Guard, Mode, Protection, Sharing};
-use phoebus_gsi::context::{Endpoint, Expect};
+use phoebus_gsi::context::Expect;
 use phoebus_gsi::credential::Credential;
 use phoebus_proto::gridftp::reply::Reply;
 use rustls::ServerConfig;
@@ -160,7 +160,7 @@ impl Session {
         let mut parts = text.splitn(3, '\n');
         let [protection, subject, pem] = std::array::from_fn(|_| parts.next().unwrap_or_default());
         let protection = Protection::parse(protection).map_err(|_| "a protection was expected")?;
-        let credential = Credential::from_pem(pem.as_bytes(), "what was lent", &own.0.provider);
+        let credential = Credential::from_pem(pem.as_bytes(), "what was lent", &own.provider);
         let credential = credential.map_err(|_| "what was lent is no credential")?;
         Ok(Some(Lent::Grid { credential, subject: subject.to_owned(), protection }))
     }
@@ -169,7 +169,7 @@ impl Session {
     pub(super) fn guard_of_front(&self) -> Option<Guard> {
         match self.lent.as_ref()? {
             Lent::Grid { credential, subject, protection } => {
-                let endpoint = Endpoint { credential: credential.clone(), ..self.rules.gsi.as_ref()?.0.clone() };
+                let endpoint = self.rules.gsi.as_ref()?.endpoint_with(credential);
                 let (peer, protection) = (Expect::Subject(subject.clone()), *protection);
                 Some(Guard::Gsi { endpoint, peer, protection })
             }

@@ -5,6 +5,7 @@
 //! then authenticated (DCAU A) unless the client says otherwise: with the rights that it has lent (delegation), and to the same
 //! subject.
 
+use super::super::authorities::Own;
 #[cfg(feature = "kerberos")]
 use super::secured::Agreed;
 use super::secured::{Agreeing, Secured};
@@ -16,7 +17,6 @@ use crate::data::Guard;
 #[cfg(feature = "kerberos")]
 use crate::data::Mode;
 use phoebus_gsi::channel::{DataAuth, Protection};
-use phoebus_gsi::context::Endpoint;
 use phoebus_gsi::control::{Level, ServerLogin};
 use phoebus_proto::gridftp::command::{self, Dcau};
 use phoebus_proto::gridftp::reply::Reply;
@@ -43,16 +43,6 @@ impl fmt::Debug for Security {
             Self::Agreeing(_) => "agreeing",
             Self::Agreed(_) | Self::On(..) | Self::Tls => "protected",
         })
-    }
-}
-
-/// Who this end is. There is nothing in it to be shown.
-#[derive(Clone)]
-pub(crate) struct Own(pub(crate) Endpoint);
-
-impl fmt::Debug for Own {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0.credential.certificate().subject())
     }
 }
 
@@ -162,6 +152,15 @@ impl Session {
         }
     }
 
+    /// Who the server is, where this line begins something in which clients, or those whom they connect to, prove who they are by
+    /// certificates: what was taken back by then is to be known.
+    pub(crate) fn needs_authorities(&self, line: &[u8]) -> Option<&Own> {
+        let verb = line.split(|&b| b == b' ').next().unwrap_or_default();
+        let lends = || verb == b"XLEND" && self.rules.node.is_some();
+        let begins = (verb.eq_ignore_ascii_case(b"AUTH") && !self.is_protected()) || lends();
+        self.rules.gsi.as_ref().filter(|_| begins)
+    }
+
     /// TLS has begun.
     pub(crate) fn secured(&mut self) {
         self.security = Security::Tls;
@@ -192,7 +191,7 @@ impl Session {
         };
         let mut login = match std::mem::replace(&mut self.security, Security::Clear) {
             Security::Agreeing(Agreeing::Grid(login)) => login,
-            _ => Box::new(ServerLogin::new(&own.0)),
+            _ => Box::new(ServerLogin::new(&own.endpoint())),
         };
         let answer = login.command(verb, argument, now);
         if let Some(error) = &answer.error {
@@ -363,8 +362,7 @@ impl Session {
                 "data connections cannot be authenticated, since the client has lent no rights; DCAU N does without",
             ));
         };
-        let endpoint = Endpoint { credential: lent.clone(), ..own.0.clone() };
-        Ok(Some(Guard::Gsi { endpoint, peer, protection: self.protection }))
+        Ok(Some(Guard::Gsi { endpoint: own.endpoint_with(lent), peer, protection: self.protection }))
     }
 
     /// Whether the other ends of data connections have to prove who they are.
