@@ -6,7 +6,7 @@ mod support;
 
 use phoebus_proto::session::Code;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 use support::*;
@@ -104,6 +104,30 @@ fn a_reload_changes_what_comes_and_leaves_what_is() {
         std::thread::sleep(Duration::from_millis(20));
     }
     exchange(client, server, b"up", b"down");
+}
+
+#[test]
+fn a_listener_that_a_reload_adds_has_the_limits_that_come_with_it() {
+    let (first, second) = (address(), address());
+    let known = format!("{}{ALLOW_ALL}", peer("pg1", first, 0));
+    let pg2 = Pg::start_at(second, "pg2", &known);
+    let over_udt =
+        |addr| format!("[[listen]]\naddress = \"{addr}\"\ntransport = \"udt\"\nsecurity = \"none\"\n{known}");
+    let ask = |addr| {
+        let to = peer("pg2", addr, 0).replace("security", "transport = \"udt\"\nstreams = 4\nsecurity");
+        let pg1 = Pg::start_at(first, "pg1", &format!("{to}[[route]]\nto = \"*\"\nvia = \"pg2\"\n{ALLOW_ALL}"));
+        let (client, server, report) = session(&pg1, |ask| ask);
+        exchange(client, server, b"up", b"down");
+        report.streams[0].0
+    };
+    // Connections of UDT cannot share the memory of a session: where that is bounded, there is one. The first listener is there before it
+    // is, and the second comes with it.
+    pg2.reload("pg2", &over_udt(second));
+    assert_eq!(ask(second), 4);
+    let other = SocketAddr::new(second.ip(), second.port() + 1000);
+    let listener = format!("[[listen]]\naddress = \"{other}\"\n");
+    pg2.reload("pg2", &format!("{listener}{}[limits]\nbuffer = \"4MiB\"\n", over_udt(other)));
+    assert_eq!(ask(other), 1);
 }
 
 #[test]
