@@ -31,6 +31,9 @@ pub enum Body {
     /// So many are in the draft already, since whoever received them was given where to put them
     /// ([`Shape::into`](crate::store::Shape::into)).
     Landed(u64),
+    /// Nowhere: so many zeros, which a file of this machine has no room for: only for those who asked for it
+    /// ([`Shape::holes`](crate::store::Shape::holes)).
+    Hole(u64),
 }
 
 /// Bytes of an open file of this machine.
@@ -91,12 +94,17 @@ impl Block {
         Self { offset: extent.start(), body: Body::Landed(extent.len()), sum: None }
     }
 
+    /// The zeros `extent`, which are nowhere.
+    pub fn hole(extent: Extent, sum: Option<u32>) -> Self {
+        Self { offset: extent.start(), body: Body::Hole(extent.len()), sum }
+    }
+
     /// How many bytes it has.
     pub fn len(&self) -> u64 {
         match &self.body {
             Body::Bytes(bytes) => bytes.len() as u64,
             Body::Lent(lent) => lent.len,
-            Body::Landed(len) => *len,
+            Body::Landed(len) | Body::Hole(len) => *len,
         }
     }
 
@@ -108,6 +116,11 @@ impl Block {
     /// Whether its bytes are in the draft already.
     pub fn has_landed(&self) -> bool {
         matches!(self.body, Body::Landed(_))
+    }
+
+    /// Whether its bytes are zeros that are nowhere.
+    pub fn is_hole(&self) -> bool {
+        matches!(self.body, Body::Hole(_))
     }
 
     /// Its bytes.
@@ -123,6 +136,7 @@ impl Block {
             Body::Landed(_) => {
                 Err(Error::Unsupported { name: "a block".to_owned(), what: "bytes that have gone on already" })
             }
+            Body::Hole(_) => Err(Error::Unsupported { name: "a block".to_owned(), what: "zeros that are nowhere" }),
         }
     }
 
@@ -138,6 +152,7 @@ impl Block {
     pub fn sum_by(&self, how: Combining) -> Result<u32, Error> {
         match self.sum {
             Some(sum) => Ok(sum),
+            None if self.is_hole() => Ok(how.of_zeros(self.len())),
             None => Ok(how.of(self.bytes()?)),
         }
     }
@@ -153,6 +168,7 @@ impl Block {
             }
             Body::Lent(lent) => Body::Lent(Lent { at: lent.at.checked_add(from)?, len: extent.len(), ..lent.clone() }),
             Body::Landed(_) => Body::Landed(extent.len()),
+            Body::Hole(_) => Body::Hole(extent.len()),
         };
         Some(Self { offset: extent.start(), body, sum: None })
     }

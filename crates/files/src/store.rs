@@ -234,6 +234,11 @@ pub trait Draft: Debug + Send + Sync {
         false
     }
 
+    /// Whether it takes blocks that are holes ([`Shape::holes`]).
+    fn takes_holes(&self) -> bool {
+        false
+    }
+
     /// Where whoever has its bytes first can put them without handing them on: for receiving without copying, and for hashing
     /// and writing while bytes are at hand. Where this is none, blocks come by [`Self::write`].
     fn landing(&self) -> Option<Arc<dyn Landing>> {
@@ -359,6 +364,8 @@ pub struct Shape {
     pub sum: Option<Combining>,
     /// Whether blocks may be places in a file of this machine, where nothing has to be read to be hashed.
     pub lend: bool,
+    /// Whether blocks may be holes of a file of this machine, which are then not read. They may be of any length.
+    pub holes: bool,
     /// Where bytes that cross a network may be put as they come, hashed as it says.
     pub into: Option<Arc<dyn Landing>>,
 }

@@ -208,6 +208,7 @@ async fn bytes_are_read_at_random_and_in_order() {
         ordered: true,
         sum: Some(Combining::Crc32c),
         lend: false,
+        holes: false,
         into: None,
     };
     let flow = object.flow(ranges, shape.clone()).await.unwrap();
@@ -239,7 +240,15 @@ async fn files_are_changed_where_they_stand_if_asked_to() {
 async fn devices_are_bytes_without_a_size() {
     let store = phoebus_files::local::Local::new("/dev", phoebus_files::Links::Beneath).unwrap();
     let zero = store.open(&key("zero")).await.unwrap();
-    let shape = Shape { pool: Pool::new(1 << 16, 4), readers: 2, ordered: false, sum: None, lend: false, into: None };
+    let shape = Shape {
+        pool: Pool::new(1 << 16, 4),
+        readers: 2,
+        ordered: false,
+        sum: None,
+        lend: false,
+        holes: false,
+        into: None,
+    };
     let flow = zero.flow(Extent::first(10 << 20).into(), shape).await.unwrap();
     let Begun::Draft(null) = store.create(&key("null"), Spec::default()).await.unwrap() else { panic!() };
     while let Some(block) = flow.next().await.unwrap() {

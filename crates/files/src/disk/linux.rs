@@ -6,9 +6,11 @@
 
 use super::{Disk, DiskFile, Stat, owned};
 use crate::key::Key;
+use crate::range::Extent;
 use crate::store::{Attributes, Kind, Time};
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps,
+    AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom, Timespec,
+    Timestamps,
 };
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -295,6 +297,27 @@ impl DiskFile for LinuxFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.0.write_all_at(bytes, offset)
+    }
+
+    fn zeros_at(&self, extent: Extent) -> io::Result<u64> {
+        let until = match rustix::fs::seek(&*self.0, SeekFrom::Data(extent.start())) {
+            Ok(data) => data,
+            // There is nothing else before the file's end, which may have come nearer.
+            Err(Errno::NXIO) => self.stat()?.size,
+            Err(_) => return Ok(0),
+        };
+        Ok(until.min(extent.end()).saturating_sub(extent.start()))
+    }
+
+    fn clear(&self, extent: Extent) -> io::Result<()> {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&*self.0, how, extent.start(), extent.len()) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+            cleared => return Ok(cleared?),
+        }
+        let zeros = vec![0; HOLE as usize];
+        // Blocks are no longer than the zeros.
+        extent.blocks(HOLE).try_for_each(|block| self.write_at(&zeros[..block.len() as usize], block.start()))
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {

@@ -13,6 +13,7 @@ pub use linux::Links;
 pub(crate) use linux::{Entries, Linux, LinuxFile};
 
 use crate::key::Key;
+use crate::range::Extent;
 use crate::store::{Attributes, Kind, Time};
 use std::io;
 
@@ -66,6 +67,22 @@ pub(crate) trait Disk: Send + Sync + 'static {
 pub(crate) trait DiskFile: Send + Sync + 'static {
     /// Reads at `offset`; less than asked for only at the end.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// How many bytes from the beginning of `extent` on are zeros that take no space, which need not be read; none where the file system
+    /// does not say.
+    fn zeros_at(&self, extent: Extent) -> io::Result<u64> {
+        let _ = extent;
+        Ok(0)
+    }
+
+    /// Makes zeros of the bytes `extent`, if possible without taking space for them.
+    fn clear(&self, extent: Extent) -> io::Result<()> {
+        let zeros = vec![0; 1 << 20];
+        // Blocks are no longer than the zeros.
+        extent
+            .blocks(zeros.len() as u64)
+            .try_for_each(|block| self.write_at(&zeros[..block.len() as usize], block.start()))
+    }
 
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;

@@ -46,7 +46,7 @@ pub(crate) const MAX_GAPS: usize = 1 << 16;
 const HOLE: usize = 64 << 10;
 
 /// How much is read at once to compute a checksum.
-const REREAD: usize = 1 << 20;
+const REREAD: u64 = 1 << 20;
 
 /// A draft. Several threads may write.
 pub(crate) struct Work<D: Disk> {
@@ -124,7 +124,13 @@ impl<D: Disk> Work<D> {
             let cut = if part == extent { Some(block.clone()) } else { block.part(part) };
             // It was cut from the block's own range.
             let Some(piece) = cut else { continue };
-            self.put(piece.bytes()?, part.start()).map_err(|e| self.fail("write", e))?;
+            let put = match piece.is_hole() {
+                true if self.sparse => Ok(()),
+                // A draft that was cut may have anything there.
+                true => self.file.clear(part),
+                false => self.put(piece.bytes()?, part.start()),
+            };
+            put.map_err(|e| self.fail("write", e))?;
             let sum = self.spec.sum.map(|how| piece.sum_by(how)).transpose()?;
             self.note(part, sum.unwrap_or(0));
         }
@@ -340,18 +346,30 @@ impl<F: DiskFile> Writer<F> {
     }
 }
 
-/// Hashes the bytes `extent` of `file`.
-pub(crate) fn hash(hasher: &mut Hasher, file: &impl DiskFile, extent: Extent) -> io::Result<()> {
-    let mut bytes = vec![0; REREAD.min(usize::try_from(extent.len()).unwrap_or(REREAD)).max(1)];
-    for part in extent.blocks(REREAD as u64) {
-        // Blocks are no longer than REREAD, nor than the whole.
-        let room = &mut bytes[..part.len() as usize];
-        if file.read_at(room, part.start())? < room.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+/// Hashes the bytes `extent` of `file`, from the first one on until that took as much as `most` bytes do, and says where the others begin.
+/// Holes are not read, and cost nothing where the checksum of zeros can be put together.
+pub(crate) fn hash(hasher: &mut Hasher, file: &impl DiskFile, extent: Extent, most: u64) -> io::Result<u64> {
+    let mut bytes = Vec::new();
+    let (mut at, mut left) = (extent.start(), most);
+    while let Some(rest) = Extent::between(at, extent.end()).filter(|rest| !rest.is_empty() && left > 0) {
+        let zeros = file.zeros_at(rest)?;
+        let len = if zeros > 0 { zeros } else { rest.len().min(REREAD) };
+        let costs = zeros == 0 || hasher.computes_zeros();
+        let len = if costs { len.min(left) } else { len };
+        if zeros > 0 {
+            hasher.update_zeros(len);
+        } else {
+            // It is no longer than REREAD.
+            bytes.resize(len as usize, 0);
+            if file.read_at(&mut bytes, at)? < bytes.len() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            hasher.update(&bytes);
         }
-        hasher.update(room);
+        left -= if costs { len } else { 0 };
+        at += len;
     }
-    Ok(())
+    Ok(at)
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

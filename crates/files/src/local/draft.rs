@@ -54,6 +54,10 @@ impl Draft for LocalDraft {
         self.run(move |work| work.write(&block))
     }
 
+    fn takes_holes(&self) -> bool {
+        true
+    }
+
     fn landing(&self) -> Option<Arc<dyn Landing>> {
         // Zeros are looked for, to be left out, by those who have the bytes.
         let landing = || {

@@ -206,14 +206,15 @@ impl Local {
         extent: Extent,
     ) -> Result<Sum, Error> {
         let mut hasher = Hasher::new(algorithm);
-        for step in extent.blocks(self.0.checksums.step()) {
+        let (mut at, most) = (extent.start(), self.0.checksums.step());
+        while let Some(rest) = Extent::between(at, extent.end()).filter(|rest| !rest.is_empty()) {
             let turn = self.0.checksums.turn().await;
             let file = file.clone();
             let hashed = self.run(move |_| {
                 let _turn = turn;
-                Ok(hash(&mut hasher, &file, step).map(|()| hasher))
+                Ok(hash(&mut hasher, &file, rest, most).map(|next| (hasher, next)))
             });
-            hasher = hashed.await?.map_err(|error| Error::io(name, act, error))?;
+            (hasher, at) = hashed.await?.map_err(|error| Error::io(name, act, error))?;
         }
         Ok(hasher.finish())
     }

@@ -71,8 +71,9 @@ impl Object for LocalObject {
             }
             let blocks = wanted.iter().map(|extent| extent.len() / block + 2).sum::<u64>();
             let readers = if shape.ordered { 1 } else { (shape.readers.max(1) as u64).min(blocks) };
-            let parts: Vec<Extent> = wanted.iter().collect();
-            let cursor: Cursor = Arc::new(Mutex::new(Box::new(parts.into_iter().flat_map(move |e| e.blocks(block)))));
+            let cursor = Arc::new(Mutex::new(Cursor { rest: wanted.iter().rev().collect(), block }));
+            // What has no holes need not be asked for them.
+            let shape = Shape { holes: shape.holes && self.stat.sparse, ..shape };
             let (sender, blocks) = mpsc::channel(2);
             let mut tasks = JoinSet::new();
             for _ in 0..readers {
@@ -137,7 +138,40 @@ fn block_of(shape: &Shape, total: u64) -> u64 {
 }
 
 /// Where the next block begins; all readers of a flow share it.
-type Cursor = Arc<Mutex<Box<dyn Iterator<Item = Extent> + Send>>>;
+struct Cursor {
+    /// What nobody has begun to read; the first part is the last one here.
+    rest: Vec<Extent>,
+    /// How long blocks are.
+    block: u64,
+}
+
+impl Cursor {
+    /// The next block.
+    fn next(&mut self) -> Option<Extent> {
+        let end = self.rest.last()?.start().saturating_add(self.block);
+        self.part(end)
+    }
+
+    /// What comes next, up to `end`; none if that lies farther on.
+    fn part(&mut self, end: u64) -> Option<Extent> {
+        let part = self.rest.pop_if(|part| part.start() < end)?;
+        let cut = end.min(part.end());
+        self.rest.extend(Extent::between(cut, part.end()).filter(|rest| !rest.is_empty()));
+        Extent::between(part.start(), cut)
+    }
+
+    /// All that comes next, up to `end`.
+    fn parts(&mut self, end: u64) -> Vec<Extent> {
+        std::iter::from_fn(|| self.part(end)).collect()
+    }
+}
+
+/// What is in the place of a block.
+enum Found {
+    Block(Block),
+    /// A hole, which ends here.
+    Hole(u64),
+}
 
 struct Reader {
     name: String,
@@ -147,11 +181,24 @@ struct Reader {
 
 impl Reader {
     /// Reads blocks until there are none left, one fails, or nobody takes them.
-    async fn run(self, cursor: Cursor, shape: Shape, blocks: mpsc::Sender<Result<Block, Error>>) {
+    async fn run(self, cursor: Arc<Mutex<Cursor>>, shape: Shape, blocks: mpsc::Sender<Result<Block, Error>>) {
         loop {
             let next = cursor.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(extent) = next else { return };
-            let block = self.read(extent, &shape).await;
+            let block = match self.read(extent, &shape).await {
+                Ok(Found::Block(block)) => Ok(block),
+                Ok(Found::Hole(end)) => {
+                    let more = cursor.lock().unwrap_or_else(PoisonError::into_inner).parts(end);
+                    for extent in std::iter::once(extent).chain(more) {
+                        let sum = shape.sum.map(|how| how.of_zeros(extent.len()));
+                        if blocks.send(Ok(Block::hole(extent, sum))).await.is_err() {
+                            return;
+                        }
+                    }
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
             let failed = block.is_err();
             if blocks.send(block).await.is_err() || failed {
                 return;
@@ -159,19 +206,26 @@ impl Reader {
         }
     }
 
-    async fn read(&self, extent: Extent, shape: &Shape) -> Result<Block, Error> {
+    async fn read(&self, extent: Extent, shape: &Shape) -> Result<Found, Error> {
         let mut buffer = shape.pool.take().await;
-        let (file, name, how) = (self.file.clone(), self.name.clone(), shape.sum);
+        let (file, name, how, holes) = (self.file.clone(), self.name.clone(), shape.sum, shape.holes);
         let read = self.store.run(move |_| {
             // Blocks are no longer than the pool's buffers.
             let len = extent.len() as usize;
+            if holes && let Some(rest) = Extent::between(extent.start(), u64::MAX) {
+                let zeros = file.zeros_at(rest).map_err(|error| Error::io(&name, "look for holes in", error))?;
+                if zeros >= extent.len() {
+                    return Ok(Found::Hole(extent.start().saturating_add(zeros)));
+                }
+            }
             let got = file.read_at(&mut buffer.room()[..len], extent.start());
             let got = got.map_err(|error| Error::io(&name, "read", error))?;
             if got < len {
                 return Err(Error::Short { name, at: extent.start() + got as u64, expected: extent.end() });
             }
             let bytes = buffer.freeze(len);
-            Ok(Block { offset: extent.start(), sum: how.map(|how| how.of(&bytes)), body: Body::Bytes(bytes) })
+            let sum = how.map(|how| how.of(&bytes));
+            Ok(Found::Block(Block { offset: extent.start(), sum, body: Body::Bytes(bytes) }))
         });
         read.await
     }

@@ -33,6 +33,22 @@ impl Combining {
         }
     }
 
+    /// The value of `len` zeros: put together of halves, and so computed in no time however many they are.
+    pub fn of_zeros(self, len: u64) -> u32 {
+        let (mut value, mut power, mut power_len, mut left) = (self.of(&[]), self.of(&[0]), 1u64, len);
+        while left > 0 {
+            if left & 1 == 1 {
+                value = self.join(value, power, power_len);
+            }
+            left >>= 1;
+            if left > 0 {
+                power = self.join(power, power, power_len);
+                power_len <<= 1;
+            }
+        }
+        value
+    }
+
     /// The value of what has the value `before`, followed by `bytes`.
     pub fn extend(self, before: u32, bytes: &[u8]) -> u32 {
         match self {
@@ -184,6 +200,17 @@ mod tests {
                 let right = how.join(value, how.join(part, part, b), a + b);
                 prop_assert_eq!(left, right, "{:?}", how);
             }
+        }
+    }
+
+    #[test]
+    fn zeros_need_not_be_there_to_be_counted() {
+        for how in BOTH {
+            for len in [0, 1, 2, 3, 1000, 65_521, 65_536, 1_000_003] {
+                assert_eq!(how.of_zeros(len), how.of(&vec![0; len as usize]), "{how:?} {len}");
+            }
+            let (long, part) = (u64::MAX / 2, how.of_zeros(u64::MAX / 4));
+            assert_eq!(how.of_zeros(long), how.join(how.join(part, part, u64::MAX / 4), how.of(&[0]), 1));
         }
     }
 

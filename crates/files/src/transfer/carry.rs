@@ -105,7 +105,8 @@ struct Counts {
 async fn run(flow: Arc<dyn Flow>, draft: Arc<dyn Draft>, how: How, counts: Arc<Counts>) -> Result<(), Error> {
     while let Some(block) = flow.next().await? {
         let len = block.len();
-        if let Some(throttle) = &how.throttle {
+        // What is nowhere loads nothing.
+        if let Some(throttle) = how.throttle.as_ref().filter(|_| !block.is_hole()) {
             counts.held.fetch_add(1, Ordering::Relaxed);
             throttle.wait_for(len).await;
             counts.held.fetch_sub(1, Ordering::Relaxed);

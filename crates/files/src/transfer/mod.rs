@@ -210,6 +210,7 @@ async fn carry_ranges(
         sum: check.as_ref().and_then(Check::kept),
         // Whoever is held up has to have the bytes at hand, in small pieces.
         lend: how.throttle.is_none() && draft.takes_lent(),
+        holes: draft.takes_holes(),
         into: if how.throttle.is_none() { draft.landing() } else { None },
     };
     let writers = if draft.is_ordered() { 1 } else { how.writers };

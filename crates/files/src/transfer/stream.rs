@@ -73,7 +73,8 @@ pub async fn drain(
     check: Option<Check>,
     how: &How,
 ) -> Result<Done, Error> {
-    let shape = Shape { pool: how.pool.clone(), readers: 1, ordered: true, sum: None, lend: false, into: None };
+    let shape =
+        Shape { pool: how.pool.clone(), readers: 1, ordered: true, sum: None, lend: false, holes: false, into: None };
     let flow = object.flow(wanted.into(), shape).await?;
     let mut hasher = check.map(|check| Hasher::new(check.algorithm()));
     let mut at = wanted.start();

@@ -77,6 +77,7 @@ impl Object for RemoteObject {
                     ordered: false,
                     sum: None,
                     lend: false,
+                    holes: false,
                     into: None,
                 };
                 let flow = self.flow(ranges, shape).await?;

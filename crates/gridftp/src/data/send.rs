@@ -292,7 +292,7 @@ impl Work for Outgoing {
                 sent
             }
             Body::Bytes(bytes) => bulk.write(bytes.get(going.done as usize..).unwrap_or_default(), false)?,
-            Body::Landed(_) => return Err(Error::Order),
+            Body::Landed(_) | Body::Hole(_) => return Err(Error::Order),
         };
         going.done += sent as u64;
         if going.done >= going.len {

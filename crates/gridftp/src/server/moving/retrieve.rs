@@ -44,6 +44,7 @@ impl Worker {
             ordered: mode == Mode::Stream,
             sum: None,
             lend: channel.is_plain() && !transfer.settings.ascii && mode != Mode::ExtendedBoth,
+            holes: false,
             into: None,
         };
         let flow = object.flow(in_file.collect(), shape).await?;
