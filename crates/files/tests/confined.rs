@@ -7,7 +7,7 @@ mod common;
 use common::{key, local};
 use phoebus_files::block::Block;
 use phoebus_files::local::{Identity, Local};
-use phoebus_files::store::{Attributes, Begun, Kind, Spec, Store};
+use phoebus_files::store::{Attributes, Begun, Kind, Spec, Store, Time};
 use phoebus_files::{Error, Links, draft_of};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
@@ -124,6 +124,34 @@ fn names(dir: &std::path::Path) -> Vec<String> {
     let mut names: Vec<String> = names.collect();
     names.sort();
     names
+}
+
+#[tokio::test]
+async fn a_symbolic_link_is_made_whatever_others_have_made_beside_it() {
+    let dir = tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    // The name that earlier versions gave every link that was being made, and one of their links that a kill left.
+    for (name, owner) in [(".l.link.phoebus-part", GAMES), (".left.link.phoebus-part", 0)] {
+        let place = dir.path().join(name);
+        if owner == 0 {
+            symlink("old", &place).unwrap()
+        } else {
+            fs::create_dir(&place).unwrap()
+        }
+        lchown(&place, Some(owner), None).unwrap();
+    }
+    let store = local(dir.path());
+    for (name, target) in [("l", "one"), ("l", "other"), ("left", "here")] {
+        store.make_link(&key(name), target.as_bytes(), Some(Time { seconds: 1, nanos: 0 }), true).await.unwrap();
+        assert_eq!(fs::read_link(dir.path().join(name)).unwrap().to_str(), Some(target));
+    }
+    let refused = store.make_link(&key("l"), b"third", None, false).await;
+    assert!(matches!(refused, Err(Error::Exists { .. })), "{refused:?}");
+    assert_eq!(
+        names(dir.path()),
+        [".l.link.phoebus-part", ".left.link.phoebus-part", "l", "left"],
+        "and nothing is left"
+    );
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@
 use crate::profile::Profile;
 use crate::stats::Stats;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
 /// One thing that the host's settings cost, and what to do about it.
@@ -130,21 +129,6 @@ fn triple(name: &str) -> [u64; 3] {
     values
 }
 
-/// Whether this host has the address itself at this moment, as its kernel's routes say. Nothing is sent.
-pub fn is_own(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    if address.is_loopback() || address.is_unspecified() {
-        return true;
-    }
-    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // What is sent to an address of this host comes from that very address. The port is none that anything is sent to.
-    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect((address, 9))?;
-        socket.local_addr()
-    });
-    source.is_ok_and(|source| source.ip() == address)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,16 +171,5 @@ mod tests {
         let host = Host { slow_start_after_idle: false, fast_open: 3, ..host() };
         assert_eq!(host.advice_for_peer(&near, &stats(1)), []);
         assert_eq!(host.advice_for_listener(&near), []);
-    }
-
-    #[test]
-    fn a_hosts_own_addresses_are_known() {
-        for own in ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1", "0.0.0.0"] {
-            assert!(is_own(own.parse().unwrap()), "{own}");
-        }
-        // Of documentation: nobody has them.
-        for other in ["192.0.2.77", "2001:db8::77"] {
-            assert!(!is_own(other.parse().unwrap()), "{other}");
-        }
     }
 }

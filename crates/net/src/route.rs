@@ -20,11 +20,16 @@ const ANSWER_MAX: usize = 8192;
 /// # Errors
 /// The kernel cannot be asked: netlink is forbidden, or there is no descriptor left.
 pub fn is_own(addr: IpAddr) -> io::Result<bool> {
+    let addr = addr.to_canonical();
+    // The kernel is not asked for what is so on every host: a connection to no address goes to this one.
+    if addr.is_loopback() || addr.is_unspecified() {
+        return Ok(true);
+    }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     // Protocol 0 is NETLINK_ROUTE.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
     // The kernel answers before `send` returns.
-    send(&socket, &question(addr.to_canonical()), SendFlags::empty())?;
+    send(&socket, &question(addr), SendFlags::empty())?;
     let mut answer = vec![0; ANSWER_MAX];
     let (_, len) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
     judge(answer.get(..len).unwrap_or_default())
@@ -80,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_kernel_knows_its_own_addresses() {
-        for own in ["127.0.0.1", "127.200.3.4", "::1", "::ffff:127.0.0.1", "255.255.255.255"] {
+        for own in ["127.0.0.1", "127.200.3.4", "::1", "::ffff:127.0.0.1", "255.255.255.255", "0.0.0.0", "::"] {
             assert!(is_own(own.parse().unwrap()).unwrap(), "{own}");
         }
         // From the blocks for documentation: no host has them, whether there is a route to them or not.

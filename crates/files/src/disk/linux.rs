@@ -153,21 +153,19 @@ impl Linux {
         Ok(rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes())
     }
 
-    /// Makes the symbolic link `key`; one that an earlier attempt left there goes.
-    pub(crate) fn make_link(&self, key: &Key, target: &[u8], modified: Option<Time>) -> io::Result<()> {
+    /// Makes the symbolic link `key`.
+    ///
+    /// # Errors
+    /// Something has that name already, or it cannot be made.
+    pub(crate) fn make_link(&self, key: &Key, target: &[u8]) -> io::Result<()> {
         let (dir, name) = self.parent(key)?;
-        let target = OsStr::from_bytes(target);
-        match rustix::fs::symlinkat(target, &dir, name) {
-            Err(Errno::EXIST) => {
-                rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
-                rustix::fs::symlinkat(target, &dir, name)?;
-            }
-            made => made?,
-        }
-        match modified {
-            Some(time) => Ok(rustix::fs::utimensat(&dir, name, &modified_at(time), AtFlags::SYMLINK_NOFOLLOW)?),
-            None => Ok(()),
-        }
+        Ok(rustix::fs::symlinkat(OsStr::from_bytes(target), dir, name)?)
+    }
+
+    /// Sets when the symbolic link `key` itself was modified.
+    pub(crate) fn set_link(&self, key: &Key, modified: Time) -> io::Result<()> {
+        let (dir, name) = self.parent(key)?;
+        Ok(rustix::fs::utimensat(dir, name, &modified_at(modified), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// The tree below `key`, out of which nothing leads.

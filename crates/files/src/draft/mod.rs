@@ -20,7 +20,7 @@ mod crash;
 mod names;
 
 pub(crate) use begin::{JOURNAL_FROM, Start};
-pub(crate) use names::{LINK, draft_beside};
+pub(crate) use names::{draft_beside, link_part};
 pub use names::{draft_of, is_draft, is_engines, is_ours, part_of};
 
 use crate::block::Block;

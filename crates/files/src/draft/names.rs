@@ -14,8 +14,8 @@ const DRAFT: &[u8] = b".phoebus-draft";
 const JOURNAL: &[u8] = b".phoebus-journal";
 const NEXT: &[u8] = b".phoebus-journal-next";
 
-/// The tag of a symbolic link that is being made.
-pub(crate) const LINK: &str = "link";
+/// The tag that earlier versions gave every symbolic link that was being made.
+const LINK: &str = "link";
 
 /// How many hexadecimal digits make a name that nobody can know beforehand.
 const TAG: usize = 16;
@@ -29,6 +29,21 @@ pub fn part_of(key: &Key, tag: &str) -> Result<Key, KeyError> {
     let (dir, name) = key.split().unwrap_or((Key::ROOT, b"root"));
     let end = [b".", tag.as_bytes(), PART].concat();
     dir.join([&stem_of(name, end.len())[..], &end].concat())
+}
+
+/// A name beside `key` that nobody can know beforehand, for a symbolic link that is being made.
+///
+/// # Errors
+/// The path would be too long, or the system has no randomness.
+pub(crate) fn link_part(key: &Key) -> io::Result<Key> {
+    part_of(key, &tag()?).map_err(io::Error::other)
+}
+
+/// Digits that nobody can know beforehand.
+fn tag() -> io::Result<String> {
+    let mut tag = [0; TAG / 2];
+    SystemRandom::new().fill(&mut tag).map_err(|_| io::Error::other("the system has no randomness"))?;
+    Ok(tag.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Where the bytes of the draft of `key` usually are before it is published ([`Draft::place`](crate::store::Draft::place) says where they
@@ -81,11 +96,8 @@ impl Names {
 
     /// Others, which nobody can know beforehand.
     pub(crate) fn random(key: &Key) -> io::Result<Self> {
-        let mut tag = [0; TAG / 2];
-        SystemRandom::new().fill(&mut tag).map_err(|_| io::Error::other("the system has no randomness"))?;
-        let tag: String = tag.iter().map(|byte| format!("{byte:02x}")).collect();
         let (dir, mut stem) = Self::tagged(key);
-        stem.extend(tag.bytes());
+        stem.extend(tag()?.bytes());
         Self::with_stem(&dir, &stem).map_err(io::Error::other)
     }
 
@@ -135,7 +147,7 @@ pub(crate) fn draft_beside(key: &Key) -> Option<Key> {
 }
 
 /// Whether `name` is one that only drafts and their journals have: besides those of [`is_engines`] that have a stem, what a client writes
-/// on a server, whose tag is 16 hexadecimal digits, and a symbolic link that is being made.
+/// on a server, and a symbolic link that is being made, whose tags are 16 hexadecimal digits.
 pub fn is_draft(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(b".") else { return false };
     if let Some(stem) = rest.strip_suffix(PART) {

@@ -12,8 +12,8 @@ mod turns;
 mod user_file;
 
 use crate::disk::{Disk, DiskFile, Entries, Links, Linux, LinuxFile, Stat};
-use crate::draft::{JOURNAL_FROM, LINK, Start, Work, draft_beside, hash, is_ours, part_of};
-use crate::error::{Error, Sort};
+use crate::draft::{JOURNAL_FROM, Start, Work, draft_beside, hash, is_ours, link_part};
+use crate::error::Error;
 use crate::key::Key;
 use crate::range::Extent;
 use crate::store::{Attributes, Begun, Draft, Entry, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time};
@@ -206,7 +206,7 @@ impl Local {
         extent: Extent,
     ) -> Result<Sum, Error> {
         let mut hasher = Hasher::new(algorithm);
-        let (mut at, most) = (extent.start(), self.0.checksums.step());
+        let (mut at, most) = (extent.start(), self.0.checksums.step().max(1));
         while let Some(rest) = Extent::between(at, extent.end()).filter(|rest| !rest.is_empty()) {
             let turn = self.0.checksums.turn().await;
             let file = file.clone();
@@ -273,16 +273,14 @@ impl Store for Local {
         replace: bool,
     ) -> Fallible<'a, ()> {
         Box::pin(async move {
-            // A link takes another's place as a file does: it is made under a hidden name and renamed.
-            let part = part_of(key, LINK).map_err(|error| Error::Store {
-                name: self.label(key),
-                reason: error.to_string(),
-                sort: Sort::Request,
-            })?;
             let target = target.to_vec();
             let made = self.call(key, "make the symbolic link", move |disk, key| {
-                disk.make_link(&part, &target, modified)?;
-                disk.rename(&part, key, replace).inspect_err(|_| drop(disk.unlink(&part)))
+                // A link takes another's place as a file does: it is made under a hidden name and renamed. Nobody knows that name
+                // beforehand, since where others can make names they could have it first, or change what has it.
+                let part = link_part(key)?;
+                disk.make_link(&part, &target)?;
+                let set = modified.map_or(Ok(()), |time| disk.set_link(&part, time));
+                set.and_then(|()| disk.rename(&part, key, replace)).inspect_err(|_| drop(disk.unlink(&part)))
             });
             made.await?;
             self.changed(key.parent());

@@ -20,8 +20,7 @@ use super::work::{Tell, Worker, nobodys, quoted};
 use crate::data::{Channel, Guard, Mode, Peers, Settings};
 use phoebus_files::block::Pool;
 use phoebus_files::key::Key;
-use phoebus_net::host::is_own;
-use phoebus_net::{Buffer, Profile};
+use phoebus_net::{Buffer, Profile, route};
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::units::ByteSize;
 use std::net::SocketAddr;
@@ -128,6 +127,8 @@ impl Worker {
     /// where the configuration names it, the client is there, or another session of this server listens on that port for its data.
     fn reaches(&self, to: &[SocketAddr]) -> Result<(), Failure> {
         let (reach, peer) = (&self.server.config.data.third_party_to, self.peer.ip());
+        // Where the kernel cannot be asked, any address may be one of this host.
+        let is_own = |ip| route::is_own(ip).unwrap_or(true);
         match reach.service_here(to, peer, |port| self.server.data_ports.has(&port), is_own) {
             Some(own) if self.server.config.trusted.is_none() => {
                 let why = format!("{own} is on this server's host, and no range of data.third_party_to holds it");
