@@ -1,6 +1,7 @@
 //! A job: many objects from one store to another, several at a time, each tried again where that may help, and a report
 //! that says what became of every one of them.
 
+mod case;
 mod compare;
 mod delete;
 mod dirs;
@@ -15,6 +16,7 @@ use crate::key::Key;
 use crate::plan::{Existing, Filter, Found, Walk};
 use crate::store::{Attributes, Kind, Meta, Store};
 use crate::transfer::How;
+use case::{Cases, keeps_apart};
 use one::{Came, One, shown};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -115,7 +117,8 @@ impl Job {
     pub async fn run(&self, items: impl IntoIterator<Item = (Key, Key)>) -> Report {
         let (report, made, new, dirs, trees, making) = Default::default();
         let tasks = JoinSet::new();
-        let mut run = Run { job: self, tasks, taken: 0, report, made, new, making, dirs, trees, there: None };
+        let cases = Cases::default();
+        let mut run = Run { job: self, tasks, taken: 0, report, made, new, making, dirs, trees, there: None, cases };
         // What is far is looked at ahead, so that a list of files does not take a round trip for each.
         let depth = if self.source.is_far() { AHEAD } else { 1 };
         let (mut items, mut looked) = (items.into_iter().peekable(), VecDeque::new());
@@ -175,6 +178,8 @@ struct Run<'a> {
     trees: Vec<(Key, Key)>,
     /// Directories whose times and modes are set when all is in them, in the order in which they were made.
     dirs: Vec<(Key, Attributes)>,
+    /// The names that were given.
+    cases: Cases,
 }
 
 impl Run<'_> {
@@ -315,6 +320,14 @@ impl Run<'_> {
     }
 
     async fn begin(&mut self, one: One) {
+        if let Some(met) = self.cases.give(&one.to).filter(|_| !self.job.dry_run) {
+            // What has that name by then is no longer on its way.
+            while self.join().await {}
+            match keeps_apart(&*self.job.dest, &met).await {
+                Ok(()) => self.cases.are_apart(&met),
+                Err(error) => return self.failed(one.to, error),
+            }
+        }
         // A short one takes one part of all that are carried at once, and a long one as much more as fewer of them are.
         let (long, short) = (self.job.files.max(1), self.job.short.max(1));
         let cost = if one.meta.size.is_some_and(|size| size <= SHORT) { long } else { short };

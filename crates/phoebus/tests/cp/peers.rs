@@ -57,6 +57,44 @@ fn pyftpdlib() {
     works("phoebus cp", "pyftpdlib", "password", &format!("{EVERYTHING} resume"));
 }
 
+#[test]
+fn a_server_where_case_makes_no_difference() {
+    let (here, ftp) = (Here::new(), Ftp::folding());
+    for name in ["odd/Makefile", "odd/makefile", "odd/other", "odd/Dir/x", "odd/dir/y", "one/A", "two/a"] {
+        let path = here.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, name).unwrap();
+    }
+    let apart = |from: &[&str], to: &str, lost: usize| {
+        // The second time, too, when one of each pair is there.
+        for _ in 0..2 {
+            let target = ftp.url("ftp", to);
+            let (code, _, said) = says(&run(&mut here.command(&[&["cp", "-r"], from, &[target.as_str()]].concat())));
+            assert_eq!(
+                (code, said.matches("takes names that differ in case only for one").count()),
+                (4, lost),
+                "{said}"
+            );
+        }
+    };
+    apart(&["odd/"], "odd", 2);
+    for name in fs::read_dir(ftp.path("odd")).unwrap().map(|entry| entry.unwrap().path()) {
+        if name.is_file() {
+            let name = name.file_name().unwrap().to_str().unwrap();
+            assert_eq!(fs::read_to_string(ftp.path("odd").join(name)).unwrap(), format!("odd/{name}"));
+        }
+    }
+    apart(&["one/", "two/"], "both/", 1);
+    assert_eq!(fs::read_dir(ftp.path("both")).unwrap().count(), 1);
+    assert_eq!(hidden(&ftp.path("")), Vec::<String>::new());
+    // Elsewhere all of them are there.
+    let all = Ftp::pyftpdlib();
+    for _ in 0..2 {
+        here.does(&["cp", "-r", "odd/", &all.url("ftp", "odd")]);
+        same(&here.path("odd"), &all.path("odd"));
+    }
+}
+
 /// A tree goes there and comes back, and once more; nothing else is asked for than what such servers have.
 fn tree(here: &Here, ftp: &Ftp, replaces: bool) {
     let url = |path: &str| ftp.url("ftp", path);

@@ -19,6 +19,27 @@ FTPHandler.authorizer = users
 FTPServer(("127.0.0.1", int(sys.argv[1])), FTPHandler).serve_forever()
 "#;
 
+/// The same with a file system that takes names that differ in case only for one, as Windows' does.
+const FOLDING: &str = r#"
+import os, sys
+from pyftpdlib.authorizers import DummyAuthorizer
+from pyftpdlib.filesystems import AbstractedFS
+from pyftpdlib.handlers import FTPHandler
+from pyftpdlib.servers import FTPServer
+class Folding(AbstractedFS):
+    def ftp2fs(self, ftppath):
+        path, found = super().ftp2fs(ftppath), self.root
+        for part in os.path.relpath(path, self.root).split(os.sep):
+            names = os.listdir(found) if os.path.isdir(found) else []
+            found = os.path.join(found, next((name for name in names if name.lower() == part.lower()), part))
+        return os.path.normpath(found)
+users = DummyAuthorizer()
+users.add_user("jane", "s3cret", sys.argv[2], perm="elradfmwMT")
+FTPHandler.authorizer = users
+FTPHandler.abstracted_fs = Folding
+FTPServer(("127.0.0.1", int(sys.argv[1])), FTPHandler).serve_forever()
+"#;
+
 const TWISTED: &str = r#"
 import sys
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
@@ -65,6 +86,11 @@ impl Ftp {
     /// pyftpdlib.
     pub fn pyftpdlib() -> Self {
         Self::python("/usr/bin/python3", PYFTPDLIB)
+    }
+
+    /// pyftpdlib where case makes no difference.
+    pub fn folding() -> Self {
+        Self::python("/usr/bin/python3", FOLDING)
     }
 
     /// Twisted.
