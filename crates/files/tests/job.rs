@@ -252,6 +252,37 @@ async fn what_the_source_does_not_have_is_deleted_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_draft_is_deleted_that_somebody_writes_or_may_write() {
+    let (from, to) = (tree(), tempdir().unwrap());
+    let (job, _) = job(from.path(), to.path());
+    assert!(job.run(ALL).await.is_complete());
+    // Beside what stays, in a directory that goes, and by somebody whose lock nobody sees.
+    let beside = ["run/.x.phoebus-draft", ".y.0123456789abcdef.phoebus-part"];
+    let within = [
+        "old/.x.phoebus-draft",
+        "old/.x.phoebus-journal",
+        "older/.y.phoebus-draft",
+        "oldest/.z.0123456789abcdef.phoebus-part",
+    ];
+    for dir in ["old", "older", "oldest"] {
+        fs::create_dir(to.path().join(dir)).unwrap();
+    }
+    beside.iter().chain(&within).for_each(|name| fs::write(to.path().join(name), "x").unwrap());
+    let used = fs::File::open(to.path().join(within[0])).unwrap();
+    used.lock().unwrap();
+    let job = Job { delete: Some(100), ..job };
+    let report = job.run(ALL).await;
+    let there = |names: &[&str]| names.iter().map(|name| to.path().join(name).exists()).collect::<Vec<_>>();
+    assert_eq!((there(&beside), there(&within)), (vec![true; 2], vec![true, true, false, true]), "{report:?}");
+    assert!(!to.path().join("older").exists() && report.failed > 0, "{report:?}");
+    // It goes when it is left.
+    drop(used);
+    let report = job.run(ALL).await;
+    assert_eq!((there(&beside), there(&within)), (vec![true; 2], vec![false, false, false, true]), "{report:?}");
+    assert!(!to.path().join("old").exists() && to.path().join("oldest").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_deleted_after_a_failure_or_a_listing_that_is_not_whole() {
     let (from, to) = (tree(), tempdir().unwrap());
     let (job, _) = job(from.path(), to.path());

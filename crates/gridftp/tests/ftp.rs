@@ -143,6 +143,8 @@ assert f.storbinary('STOU', io.BytesIO(b'unique')).startswith('226')
 c = socket.create_connection(f.makepasv()); told = f.sendcmd('STOU'); assert told.startswith('150 FILE: stou-'), told
 c.sendall(b'told'); c.close(); assert f.voidresp().startswith('226')
 out = io.BytesIO(); f.retrbinary('RETR ' + told[10:], out.write); assert out.getvalue() == b'told'
+c = socket.create_connection(f.makepasv()); more = f.sendcmd('STOU mine'); assert more.startswith('150 FILE: stou-'), more
+c.close(); assert f.voidresp().startswith('226'); f.delete(more[10:]); assert 'mine' not in f.nlst()
 names = [n for n in f.nlst() if n.startswith('stou-')]; assert len(names) == 2 and told[10:] in names, names
 for name in names: f.delete(name)
 f.sendcmd('REST 3'); f.makepasv(); refused(f, 'STOU', '504')

@@ -4,8 +4,13 @@
 
 mod support;
 
+use phoebus_files::key::Key;
+use phoebus_files::local::Local;
+use phoebus_files::{How, Links, transfer};
+use phoebus_gridftp::client::{Login, Options, Password, Remote, Security, trusting};
 use phoebus_gridftp::server::config::{Tls, User};
 use phoebus_gridftp::server::{Quota, hash_password};
+use phoebus_proto::endpoint::Endpoint;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -184,6 +189,34 @@ assert got.startswith(b'503 '), got
     ok(&python(&strict, &[TLS, script].concat()));
     let (lenient, _dir) = serve(false);
     ok(&python(&lenient, "login('jane', 's3cret').nlst()"));
+}
+
+/// Tickets cost both ends something, and most clients use one or none.
+#[test]
+fn few_tickets_are_given_to_those_who_ask_for_none() {
+    let (serve, dir) = serve(true);
+    let script = r#"
+import subprocess
+client = ['openssl', 's_client', '-connect', '%s:%d' % (host, port), '-starttls', 'ftp', '-crlf', '-tls1_3', '-ign_eof']
+p = subprocess.run(client, input=b'quit\n', stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+tickets = p.stdout.count(b'New Session Ticket arrived'); assert 1 <= tickets <= 4, (tickets, p.stdout)
+"#;
+    ok(&python(&serve, script));
+    // Who wants to use each once gets as many as he has data connections, all of which have to resume.
+    let local = Local::new(serve.local(), Links::Anywhere).unwrap();
+    let content = bytes(20 << 20);
+    fs::write(serve.local().join("long"), &content).unwrap();
+    let security = Security::Tls { config: trusting(Some(&dir.path().join("cert.pem"))).unwrap(), implicit: false };
+    let login = Login { user: Some("jane".to_owned()), password: Some(Password("s3cret".to_owned())) };
+    let server = Endpoint::parse(&format!("127.0.0.1:{}", serve.port()), None).unwrap();
+    let options = Options { security, login, streams: Some(32), ..Options::new("ftpes://test", server) };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let remote = Remote::connect(options).await.unwrap();
+        let (near, far) = (Key::parse("long").unwrap(), remote.home().join(b"long".as_slice()).unwrap());
+        transfer(&local, &near, &remote, &far, &How::default()).await.unwrap();
+    });
+    assert!(fs::read(serve.path("long")).unwrap() == content);
 }
 
 #[test]

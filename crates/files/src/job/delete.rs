@@ -5,9 +5,12 @@
 //! - Directories are compared by listings that came whole; one that did not ends it. As listings may leave out what is there (a
 //!   server that hides names with a dot), the source is asked for each name, too, and has to say that there is no such thing.
 //! - What filters leave out stays, and the directories above it.
+//! - Drafts are left alone, but where the directory goes that they are in: there they go unless somebody writes them, which the store has to
+//!   be able to tell.
 //! - What is removed is reached through the destination's directory alone, out of which no link leads ([`Store::confined`]).
 
-use super::{AHEAD, Event, Run, contents};
+use super::{AHEAD, Event, Run, contents, listed};
+use crate::draft::{is_engines, is_ours};
 use crate::error::{Error, Sort};
 use crate::key::{Key, KeyError};
 use crate::store::{Kind, Store};
@@ -121,7 +124,13 @@ impl Run<'_> {
             if kind != Kind::Dir {
                 doomed.push((key, kind));
             } else {
-                for (name, meta) in contents(&*self.job.dest, &self.at(to, &key)?).await? {
+                let (dest, dir) = (&*self.job.dest, self.at(to, &key)?);
+                let listing = dest.list_all(&dir).await?;
+                for (name, meta) in listed(dest, &dir, listing).await? {
+                    // Who writes the drafts of other engines is not known.
+                    if is_ours(&name) && !is_engines(&name) {
+                        continue;
+                    }
                     let below = key.join(&name).map_err(|error| self.wrong(&error))?;
                     match self.job.filter.takes(&below, meta.kind == Kind::Dir) {
                         true => open.push((below, meta.kind)),
@@ -157,8 +166,9 @@ impl Run<'_> {
         };
         let mut going = JoinSet::new();
         for (below, kind) in doomed.things {
-            // A directory goes when all that is in it has gone.
-            while going.len() >= AHEAD || (kind == Kind::Dir && !going.is_empty()) {
+            // A directory goes when all that is in it has gone; and a draft and its journal ask for the same lock.
+            let alone = kind == Kind::Dir || is_engines(below.name());
+            while going.len() >= AHEAD || (alone && !going.is_empty()) {
                 self.removed(going.join_next().await);
             }
             if job.how.stop.is_asked() {
@@ -209,7 +219,11 @@ impl Run<'_> {
 
 /// Removes what `key` was found to be; what has gone meanwhile is no failure.
 async fn remove(store: Arc<dyn Store>, key: Key, kind: Kind) -> Result<(), Error> {
-    let removed = if kind == Kind::Dir { store.remove_dir(&key).await } else { store.remove(&key).await };
+    let removed = match kind {
+        Kind::Dir => store.remove_dir(&key).await,
+        _ if is_engines(key.name()) => store.discard(&key, None).await,
+        _ => store.remove(&key).await,
+    };
     match removed {
         Err(error) if error.sort() == Sort::NotFound => Ok(()),
         removed => removed,

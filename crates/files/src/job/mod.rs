@@ -14,7 +14,7 @@ pub use events::{Event, Quiet, Report, Watcher};
 use crate::error::{Error, Sort};
 use crate::key::Key;
 use crate::plan::{Existing, Filter, Found, Walk};
-use crate::store::{Attributes, Kind, Meta, Store};
+use crate::store::{Attributes, Kind, Listing, Meta, Store};
 use crate::transfer::How;
 use case::{Cases, keeps_apart};
 use one::{Came, One, shown};
@@ -475,7 +475,13 @@ type Contents = HashMap<Vec<u8>, Meta>;
 
 /// The contents of a directory, as they are now.
 async fn contents(store: &dyn Store, dir: &Key) -> Result<Contents, Error> {
-    let (mut listing, mut contents) = (store.list(dir).await?, Contents::new());
+    let listing = store.list(dir).await?;
+    listed(store, dir, listing).await
+}
+
+/// All that `listing` of `dir` has.
+async fn listed(store: &dyn Store, dir: &Key, mut listing: Box<dyn Listing>) -> Result<Contents, Error> {
+    let mut contents = Contents::new();
     loop {
         let entries = listing.more().await?;
         if entries.is_empty() {

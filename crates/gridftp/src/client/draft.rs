@@ -3,6 +3,7 @@
 //! What tells drafts apart is a tag of what they are of: the source, when it was modified, its size, and this machine. So the
 //! same command finds what it had sent, and no other takes it for its own.
 
+use super::begun::{Begun, tag};
 use super::error::{bare, passing, senseless};
 use super::given::{Given, Noted, Queue};
 use super::lost::Unsure;
@@ -17,7 +18,6 @@ use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::{Attributes, Boxed, Draft, Fallible, Flow, Kind, Meta, Object, Spec, Store};
 use phoebus_files::sum::{Algorithm, Sum};
 use phoebus_files::{Error, Sort, part_of};
-use ring::rand::SecureRandom;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,6 +52,8 @@ pub(super) struct RemoteDraft {
     kept: Ranges,
     safe: Arc<Mutex<Ranges>>,
     marks: Option<Marks>,
+    /// Where it is noted that it was begun.
+    begun: Option<Begun>,
     given: Given,
     state: tokio::sync::Mutex<State>,
     /// Whether it is a device, of which nothing can be asked.
@@ -107,10 +109,14 @@ impl RemoteDraft {
             false => way(&remote, &key, &spec).await?,
         };
         let kept = kept(&remote, &part, &spec, streams, marks.as_ref()).await?;
+        let begun = Begun::of_draft(&remote, &key, &spec).filter(|_| part != key && is_long(&spec));
+        if let Some(begun) = &begun {
+            begun.begin(&remote, &part).await;
+        }
         let given = Given::beyond(name, kept.clone(), streams.is_none(), spec.sum);
         let state = tokio::sync::Mutex::new(State::Idle);
         let (safe, summed) = (Arc::default(), AtomicBool::new(false));
-        Ok(Self { remote, key, part, spec, streams, kept, safe, marks, given, state, device, summed })
+        Ok(Self { remote, key, part, spec, streams, kept, safe, marks, begun, given, state, device, summed })
     }
 
     pub(super) fn remote(&self) -> &Remote {
@@ -334,6 +340,9 @@ impl Draft for RemoteDraft {
                 let (part, key, spec) = (self.part.clone(), self.key.clone(), self.spec.clone());
                 self.remote.note_unsure(Unsure { part, key, spec, size: bytes });
             }
+            if let Some(begun) = self.begun.as_ref().filter(|_| named.is_ok()) {
+                begun.end(&self.part);
+            }
             named
         })
     }
@@ -362,7 +371,10 @@ impl Draft for RemoteDraft {
                 return;
             }
             // What is left behind is in nobody's way but that of a listing of hidden names.
-            let _ = timeout(FAREWELL, self.remote.remove(&self.part)).await;
+            let removed = timeout(FAREWELL, self.remote.remove(&self.part)).await;
+            if let Some(begun) = self.begun.as_ref().filter(|_| removed.is_ok_and(|removed| removed.is_ok())) {
+                begun.end(&self.part);
+            }
         })
     }
 }
@@ -433,22 +445,4 @@ async fn kept(
     let there = remote.size(part).await?.unwrap_or(0).min(spec.size.unwrap_or(0));
     let kept = if Some(there) == spec.size { there } else { there.saturating_sub(AGAIN) };
     Ok(Extent::first(kept).into())
-}
-
-/// What tells drafts of different sources apart, and those that are sent in blocks from others.
-fn tag(spec: &Spec, in_blocks: bool) -> String {
-    let Some((source, modified)) = &spec.source else {
-        // It cannot be gone on with, and others may write the same.
-        let mut random = [0; 8];
-        let _ = ring::rand::SystemRandom::new().fill(&mut random);
-        return hex(&random);
-    };
-    let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let blocks = if in_blocks { "\nin blocks" } else { "" };
-    let what = format!("{source}\n{modified:?}\n{:?}\n{here}{blocks}", spec.size);
-    hex(&ring::digest::digest(&ring::digest::SHA256, what.as_bytes()).as_ref()[..8])
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -295,7 +295,7 @@ impl Listing for RemoteListing {
 }
 
 /// The drafts in `dir` of a server that keeps them to itself.
-async fn drafts_in(remote: &Remote, dir: &Key) -> Result<Vec<Entry>, Error> {
+pub(super) async fn drafts_in(remote: &Remote, dir: &Key) -> Result<Vec<Entry>, Error> {
     let name = remote.label(dir);
     let reply = remote.about("SITE DRAFTS", dir).await?;
     match reply.code {

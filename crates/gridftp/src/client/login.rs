@@ -20,7 +20,7 @@ use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::session::Code;
 use rustls::ClientConfig;
-use rustls::client::Resumption;
+use rustls::client::{Resumption, TicketRequest};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -38,6 +38,9 @@ const PROBE: Duration = Duration::from_secs(4);
 
 /// How often a login may be asked for more than is known.
 const MAX_STEPS: usize = 20;
+
+/// As many data connections as are chosen for one file where nobody says how many.
+const CHOSEN: u32 = 8;
 
 /// What is asked of every server once somebody is logged in: what it can do, for bytes as they are, and where the login leads.
 const FIRST: [&[u8]; 3] = [b"FEAT", b"TYPE I", b"PWD"];
@@ -253,6 +256,10 @@ async fn protect(session: &mut Session, options: &Options, config: &Arc<ClientCo
     // Many servers are a process for each control connection, which knows of no others' sessions.
     let mut config = ClientConfig::clone(config);
     config.resumption = Resumption::store(Arc::new(Sessions::default()));
+    // Each is used once: as many are wanted as a transfer may have data connections, and each of those brings another one.
+    let at_once = options.streams.unwrap_or(if options.choose.is_some() { CHOSEN } else { 1 });
+    let new_session_count = u8::try_from(at_once.saturating_add(1)).unwrap_or(u8::MAX);
+    config.send_ticket_request = Some(TicketRequest { new_session_count, resumption_count: 1 });
     let config = Arc::new(config);
     session.tls = Some(config.clone());
     let agreed = session.link()?.protect_as_client(config, server, patience).await;

@@ -12,13 +12,14 @@
 //! - `session` is one control connection: lines out, answers in, each within its time. `login` is how it begins.
 //! - `data` says where data connections lead, `retrieve` and `store` carry files (`task` is a command that makes a server send,
 //!   `take` what becomes of what it sends), `third` has them carried between servers; `listing` is of directories. `marks` is what is
-//!   remembered of files that were cut.
+//!   remembered of files that were cut, and `begun` by what names.
 //! - [`Way`]: how connections come about where it is not by TCP directly: through gateways. [`NetStack`]: by what data goes in the
 //!   place of TCP, where the server has it, too.
 //!
 //! What a server says is believed as far as it concerns the server: where data connections lead to is its own address,
 //! whatever it says, unless its data connections prove who they are ([`Options::data_elsewhere`]).
 
+mod begun;
 mod data;
 mod draft;
 mod error;

@@ -234,6 +234,9 @@ impl Connection {
                 read = beside.link.read(&mut room), if beside.listens() => beside.came(&room[..read.unwrap_or(0)]).await,
                 Some(Ask { answer, doubted_since }) = asked.recv() => match doubted_since {
                     Some(since) => {
+                        // Nothing makes this shorter. A command that comes meanwhile may have been sent ahead by one who was killed since,
+                        // and have taken longer than the data's end; a client answers nothing that it did not ask for; and behind an
+                        // address of this machine may stand the end of a tunnel. Whoever sends ALLO does not wait.
                         let round_trip = beside.link.round_trip().min(LONGEST_TRIP);
                         doubt = Some((answer, Instant::from_std(since) + round_trip + server.config.data.quiet.0));
                     }

@@ -10,6 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// get another with each data connection.
 const LATER: usize = 256;
 
+/// How many tickets clients get with the control connection that do not say how many they want (RFC 9149): two, as OpenSSL's servers give,
+/// and two more for those that use each once and have several data connections at a time. Each data connection brings another one.
+/// TLS can send them later, too, but rustls does so at the end of a handshake only.
+const TICKETS: usize = 4;
+
 /// What the server shows under TLS.
 #[derive(Debug, Clone)]
 pub(crate) struct Shown {
@@ -20,17 +25,19 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// That of a configuration, for clients that may have so many data connections at a time: some clients use each ticket once.
+    /// That of a configuration, for clients that may have so many data connections at a time: those that use each ticket once can ask for
+    /// as many.
     pub(crate) fn new(config: ServerConfig, resumes: bool, at_once: usize) -> Self {
         let (mut control, mut data) = (config.clone(), config);
-        control.send_tls13_tickets = at_once;
+        control.send_tls13_tickets = TICKETS;
+        control.max_tls13_tickets = at_once.max(TICKETS);
         data.send_tls13_tickets = 1;
         Self { control: Arc::new(control), data: Arc::new(data), resumes }
     }
 
     /// The same for one client, whose sessions nobody else can resume.
     pub(crate) fn of_one_client(&self) -> Self {
-        let sessions: Arc<dyn StoresServerSessions> = Arc::new(Sessions::new(self.control.send_tls13_tickets.max(1)));
+        let sessions: Arc<dyn StoresServerSessions> = Arc::new(Sessions::new(self.control.max_tls13_tickets));
         let own = |config: &ServerConfig| {
             let mut config = config.clone();
             config.session_storage = sessions.clone();
