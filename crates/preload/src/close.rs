@@ -1,8 +1,9 @@
 //! close(2), dup2(2) and their kin, and shutdown(2), while a session is being opened.
 //!
-//! A socket that is closed may live on by a descriptor that dup or fork made, and its handshake with it. So a close only
+//! A socket that is closed may live on by a descriptor that dup or fork made, and with it its handshake, its place in epoll sets, or a
+//! failure that the program does not know yet. So a close only
 //! marks the entry, and the next call on another descriptor clears the mark. Of those that stay marked a few are kept; the
-//! rest, and whatever was closed unseen, goes at the latest when the handshake would have timed out.
+//! rest, and whatever was closed unseen, goes at the latest when the handshake would have timed out, or its place is needed.
 
 use crate::process::{no_unwind, shares_memory};
 use crate::sys::{self, Errno};
@@ -12,16 +13,16 @@ use libc::{c_int, c_uint};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Entries of closed sockets that are kept.
-const KEPT: usize = 64;
+pub(crate) const KEPT: usize = 64;
 
 /// Their places, plus one.
 static CLOSED: [AtomicU32; KEPT] = [const { AtomicU32::new(0) }; KEPT];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Closes a descriptor by `close`, or gives its number to another file. While a handshake is under way on it, this is done
+/// Closes a descriptor by `close`, or gives its number to another file. Where something is known of it that may change, this is done
 /// with the entry locked: no thread advances a handshake on a number that has just become another socket's. `None` where
-/// there is no handshake, and the program's own call may wait as it likes.
-fn closing(fd: c_int, close: impl FnOnce() -> Result<(), Errno>) -> Option<Result<(), Errno>> {
+/// there is nothing of the kind, and the program's own call may wait as it likes.
+pub(crate) fn closing(fd: c_int, close: impl FnOnce() -> Result<(), Errno>) -> Option<Result<(), Errno>> {
     // A child of vfork closes its own descriptors, not those that the table is about.
     if shares_memory() {
         return None;
@@ -29,13 +30,9 @@ fn closing(fd: c_int, close: impl FnOnce() -> Result<(), Errno>) -> Option<Resul
     let mut guard = table::find(fd)?;
     match guard.state() {
         State::Free | State::Open => None,
-        State::Watched | State::Failed => {
-            guard.remove();
-            None
-        }
-        State::Pending => {
+        state => {
             // The socket itself goes when nobody waits for this any more: with SO_LINGER that may take its time.
-            let last = sys::duplicate(fd).ok();
+            let last = if state == State::Pending { sys::duplicate(fd).ok() } else { None };
             let result = close();
             if result.is_ok() {
                 guard.facts().closed = true;
@@ -88,7 +85,7 @@ fn keep(place: usize) {
     let oldest = CLOSED[slot].swap(place as u32 + 1, Ordering::Relaxed);
     if let Some(mut guard) = oldest.checked_sub(1).and_then(|place| table::at(place as usize)) {
         // Another socket may have the place by now; if it is closed as well, it goes a little early.
-        if guard.state() == State::Pending && guard.facts().closed {
+        if !matches!(guard.state(), State::Free | State::Open) && guard.facts().closed {
             guard.remove();
         }
     }

@@ -107,7 +107,7 @@ pub(crate) fn find(fd: c_int) -> Option<Guard> {
     let table = table()?;
     let cookie = sys::cookie(fd)?;
     let guard = Guard::lock(table.position(cookie)?);
-    (guard.is_of(fd, cookie) && guard.state() != State::Free).then_some(guard)
+    (guard.is_of(fd, cookie) && guard.state() != State::Free).then(|| guard.in_use())
 }
 
 /// Like [`find`], but only for entries in state Pending or Failed.
@@ -121,7 +121,7 @@ pub(crate) fn find_live(fd: c_int) -> Option<Guard> {
     // Most descriptors of a busy program are open sessions: they are told apart without a lock.
     let index = table.position(cookie).filter(|index| live(table.entries[*index].state.load(Ordering::Relaxed)))?;
     let guard = Guard::lock(index);
-    (guard.is_of(fd, cookie) && live(guard.state() as u8)).then_some(guard)
+    (guard.is_of(fd, cookie) && live(guard.state() as u8)).then(|| guard.in_use())
 }
 
 /// The entry at a place that was noted.
@@ -210,6 +210,12 @@ impl Guard {
     /// closed the descriptor, and a new socket may have its number, while this one waited for the lock.
     fn is_of(&self, fd: c_int, cookie: u64) -> bool {
         self.cookie() == cookie && sys::cookie(fd) == Some(cookie)
+    }
+
+    /// The same of a socket that has a descriptor, whichever of them was closed before.
+    fn in_use(mut self) -> Self {
+        self.facts().closed = false;
+        self
     }
 
     /// The cookie of the socket.
@@ -403,65 +409,4 @@ fn entry(index: usize) -> &'static Entry {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn socket() -> c_int {
-        sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap()
-    }
-
-    /// One test, since there is one table.
-    #[test]
-    fn entries_are_found_by_any_descriptor_and_make_room_when_their_sockets_are_gone() {
-        crate::process::create().unwrap();
-        create().unwrap();
-        let (fd, other) = (socket(), 900);
-        assert!(find(fd).is_none());
-        drop(enter(fd, libc::AF_INET).unwrap());
-        assert!(!is_empty() && is_quiet());
-        find(fd).unwrap().set_state(State::Pending);
-        assert!(!is_quiet());
-        sys::dup3(fd, other, true).unwrap();
-        sys::close(fd);
-        let place = find_live(other).unwrap().place();
-        assert!(at(place.0).unwrap().place() == place);
-        assert!(find_live(0).is_none());
-
-        // Another socket takes the place of the one behind a descriptor.
-        let new = socket();
-        sys::dup3(new, other, true).unwrap();
-        let mut guard = at(place.0).unwrap();
-        guard.facts().closed = true;
-        guard.follow(other).unwrap();
-        drop(guard);
-        let mut guard = find_live(other).unwrap();
-        assert!(guard.facts().closed && guard.state() == State::Pending && guard.place() != place);
-        guard.forget();
-        drop(guard);
-        assert!(find(other).is_none() && is_empty());
-
-        // More sockets than there are places come and go, and one stays.
-        let kept = socket();
-        enter(kept, libc::AF_INET).unwrap().set_state(State::Pending);
-        for i in 0..2 * ENTRIES {
-            let fd = socket();
-            let mut guard = enter(fd, libc::AF_INET).unwrap();
-            guard.set_state(if i % 3 == 0 { State::Watched } else { State::Open });
-            drop(guard);
-            sys::close(fd);
-        }
-        find_live(kept).unwrap().remove();
-        assert!(is_quiet());
-    }
-
-    #[test]
-    fn a_lock_that_fork_copied_is_free() {
-        use crate::process::{acquire, try_acquire};
-        let lock = AtomicU32::new(0);
-        acquire(&lock);
-        assert!(!try_acquire(&lock));
-        release(&lock);
-        lock.store(crate::process::owner().wrapping_sub(1), Ordering::Relaxed);
-        assert!(try_acquire(&lock));
-    }
-}
+mod tests;
