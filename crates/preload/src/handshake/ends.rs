@@ -1,0 +1,86 @@
+//! How an attempt ends: what the program is told, and what stays known of its socket.
+
+use super::Stage;
+use crate::config::Config;
+use crate::record::Outcome;
+use crate::report::{self, Failure};
+use crate::sys::Errno;
+use crate::table::{Guard, State};
+use crate::{agent, config, epoll, socket};
+use libc::c_int;
+
+/// Ends an attempt that failed: returns the error for the program, or `None` when the socket connects to the destination
+/// itself instead.
+pub(super) fn give_up(guard: &mut Guard, fd: c_int, config: &Config, failure: &Failure) -> Option<Errno> {
+    let destination = guard.facts().destination;
+    // Of several addresses the program gets the error that says most.
+    let telling = guard.record().and_then(|record| record.attempt.as_ref()?.telling());
+    let failure = match (failure, telling) {
+        (Failure::Connect(_), Some((_, errno))) => &Failure::Connect(errno),
+        (failure, _) => failure,
+    };
+    let fallback = failure.is_unreachable() && config.settings.fallback && !agent::is_demanded(config);
+    if let (Some(attempt), Some(to)) =
+        (guard.record().and_then(|record| record.attempt.as_mut()), destination.socket_addr())
+    {
+        report::failed(config, attempt, failure, to, fallback);
+        attempt.handshake = None;
+    }
+    if failure.is_unreachable() {
+        config::nobody_answered();
+    }
+    socket::reset(guard, fd);
+    let outcome = match fallback {
+        true => socket::start_plain(fd, &destination).err().map_or(Outcome::Direct, Outcome::Failed),
+        false => Outcome::Failed(failure.errno()),
+    };
+    if let Some(attempt) = guard.record().and_then(|record| record.attempt.as_mut()) {
+        attempt.outcome = outcome;
+        attempt.unsettled.clear();
+    }
+    match outcome {
+        Outcome::Failed(errno) => Some(errno),
+        _ => None,
+    }
+}
+
+/// Gives the socket to the program in this state.
+pub(super) fn settle(guard: &mut Guard, state: State) -> Stage {
+    match state {
+        State::Open => {
+            epoll::show(guard);
+            guard.drop_record();
+            guard.set_state(state);
+            Stage::Plain
+        }
+        State::Failed => {
+            guard.set_state(state);
+            epoll::fail(guard);
+            if !is_watched(guard) {
+                guard.drop_record();
+            }
+            Stage::Failed
+        }
+        _ => {
+            epoll::show(guard);
+            guard.forget();
+            Stage::Plain
+        }
+    }
+}
+
+/// Leaves nothing in the table but the epoll sets that an unconnected socket is in.
+pub(super) fn withdraw(guard: &mut Guard) {
+    epoll::show(guard);
+    if let Some(record) = guard.record().filter(|record| record.is_watched()) {
+        record.attempt = None;
+        guard.facts().errno = 0;
+        guard.set_state(State::Watched);
+    } else {
+        guard.forget();
+    }
+}
+
+pub(super) fn is_watched(guard: &mut Guard) -> bool {
+    guard.record().is_some_and(|record| record.is_watched())
+}
