@@ -544,6 +544,29 @@ fn what_is_moved_is_removed_only_once_it_is_there() {
 }
 
 #[test]
+fn drafts_are_not_moved_and_not_taken_away() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    here.does(&["cp", "-r", "src/", "tree"]);
+    let drafts = [".x.phoebus-draft", ".y.0123456789abcdef.phoebus-part"];
+    fs::create_dir(serve.path("there")).unwrap();
+    for name in drafts {
+        fs::write(here.path("tree/deep").join(name), "near").unwrap();
+        fs::write(serve.path("there").join(name), "far").unwrap();
+    }
+    // Its directory cannot go.
+    here.fails(4, "deep", &["mv", "tree", &serve.url("there")]);
+    assert!(serve.path("there/tree/deep/e").exists() && !here.path("tree/deep/e").exists());
+    for name in drafts {
+        assert_eq!(fs::read(here.path("tree/deep").join(name)).unwrap(), b"near");
+        assert_eq!(fs::read(serve.path("there").join(name)).unwrap(), b"far");
+        assert!(!serve.path("there/tree/deep").join(name).exists());
+    }
+    // Nor does a mirror delete them.
+    here.does(&["cp", "-r", "--delete", "src/", &serve.url("there/")]);
+    assert!(!serve.path("there/tree").exists() && drafts.iter().all(|name| serve.path("there").join(name).exists()));
+}
+
+#[test]
 fn a_server_that_lets_nobody_rename_is_written_in_place() {
     let here = Here::new();
     let ftp = Ftp::proftpd(Tls::None, "<Limit RNFR RNTO>\n DenyAll\n</Limit>");
