@@ -6,8 +6,10 @@ use crate::options::{self, Route};
 use crate::standard;
 use anyhow::{Context, Result};
 use phoebus_client::{Options, Report, Session};
-use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::endpoint::{Endpoint, Host};
+use phoebus_proto::settings::Settings;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -18,7 +20,8 @@ const CHUNK: usize = 256 * 1024;
 /// Open a session and join it to standard input and output
 ///
 /// Standard input's end ends that direction only; what the destination still sends goes to standard output. Exit code 0
-/// means that both directions ended and every byte was delivered. Without a gateway the connection is direct.
+/// means that both directions ended and every byte was delivered. Without a gateway the connection is direct, unless
+/// PHOEBUS_ONLY names the destination.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Exit codes: 0 both directions ended cleanly; 1 the session broke; 2 wrong options, variables or configuration; \
@@ -49,6 +52,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
              PHOEBUS_GW",
         ));
     }
+    if is_to_go_through(&settings, &destination) {
+        return Err(Exit::usage(format!(
+            "PHOEBUS_ONLY names {destination}, which is to go through gateways, and no gateway is set; give --gateway HOST/PORT or set \
+             PHOEBUS_GW"
+        )));
+    }
     options::check_report(&settings)?;
     standard::check_input()?;
     standard::check_output()?;
@@ -64,6 +73,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     // A thread of the runtime may still be waiting for standard input.
     runtime.shutdown_background();
     result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Whether the settings say that connections to `destination` go through gateways, and name none.
+fn is_to_go_through(settings: &Settings, destination: &Endpoint) -> bool {
+    if settings.only.is_none() || !settings.path.is_empty() {
+        return false;
+    }
+    // What would be so if there were one.
+    let with_one = Settings { path: vec![destination.clone()], ..settings.clone() };
+    match &destination.host {
+        Host::Addr(addr) => with_one.selects(SocketAddr::new(*addr, destination.port), std::iter::empty()),
+        Host::Name(name) => with_one.selects_name(name, destination.port),
+    }
 }
 
 fn tell(report: &Report, json: bool, verbose: bool, file: Option<&Path>) -> Result<()> {

@@ -232,6 +232,24 @@ fn the_program_gets_library_and_settings() {
 }
 
 #[test]
+fn connect_goes_past_no_gateway_that_a_destination_was_to_have() {
+    let home = Home::new();
+    let closed = SocketAddr::from(([127, 0, 0, 1], support::port::free()));
+    let connect = |only: &str, to: &str| {
+        let mut command = home.phoebus(&["connect", to]);
+        command.env("PHOEBUS_ONLY", only);
+        command
+    };
+    for (only, to) in [("127.0.0.0/8", closed.to_string()), ("dst.example", format!("dst.example:{}", closed.port()))] {
+        complains(&mut connect(only, &to), 2, "and no gateway is set; give --gateway HOST/PORT");
+    }
+    // What it does not name goes direct, and so does all where nothing is to go through gateways.
+    complains(&mut connect("10.0.0.0/8", &closed.to_string()), 3, "connection refused");
+    let mut disabled = connect("127.0.0.0/8", &closed.to_string());
+    complains(disabled.env("PHOEBUS_DISABLE", "1"), 3, "connection refused");
+}
+
+#[test]
 fn connect_says_which_hop_did_not_answer() {
     let home = Home::new();
     let closed = SocketAddr::from(([127, 0, 0, 1], support::port::free()));
