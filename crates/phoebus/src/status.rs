@@ -68,7 +68,7 @@ struct Complaint {
 }
 
 fn unreachable(error: &io::Error) -> String {
-    const EXPECTED: &str = "expected the admin.socket of a gateway that runs";
+    const EXPECTED: &str = "expected a gateway that runs and has this as `socket` in the `[admin]` of its configuration; --gateway SOCKET names another";
     match error.kind() {
         io::ErrorKind::NotFound => format!("there is no such file; {EXPECTED}"),
         io::ErrorKind::ConnectionRefused => format!("nobody listens there; {EXPECTED}"),

@@ -340,8 +340,8 @@ fn a_gateway_that_cannot_be_asked_is_told_as_such() {
             &format!("phoebus: cannot ask the gateway at {socket}: {expected}"),
         );
     };
-    asks("/no/such/socket", "there is no such file; expected the admin.socket of a gateway that runs");
-    asks(file.to_str().unwrap(), "nobody listens there; expected the admin.socket of a gateway that runs");
+    asks("/no/such/socket", "there is no such file; expected a gateway that runs and has this as `socket`");
+    asks(file.to_str().unwrap(), "nobody listens there; expected a gateway that runs and has this as `socket`");
     asks(&long, "the name is too long for a socket; expected at most 107 bytes");
     let socket = dir.path().join("socket");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

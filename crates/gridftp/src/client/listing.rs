@@ -180,7 +180,9 @@ impl RemoteListing {
         if self.remote.lists() != Some(Lists::Itself) {
             return Ok(Vec::new());
         }
-        let source = std::io::Error::other("the server lists nothing, and not even the directory itself");
+        let source = std::io::Error::other(
+            "the server lists nothing, and not even the directory itself (perhaps nobody may read it)",
+        );
         Err(Error::Denied { name: self.remote.label(&self.dir), act: "list", source })
     }
 
