@@ -141,11 +141,17 @@ def final(f):
 def passive(f): return (host, ftplib.parse229(f.sendcmd('EPSV'), f.sock.getpeername())[1])
 for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
     versions(version); f, other = tls(), tls(); other.nlst(); f.prot_p(); f.voidcmd('TYPE I'); other.prot_p()
-    # One without a login, and one with a session of his own: neither gets a byte, nor are his taken.
-    for session in None, other.sock.session:
-        raw = socket.create_connection(passive(f), 30); f.putcmd('RETR secret')
-        try: got = context.wrap_socket(raw, server_hostname=host, session=session).recv(1000)
-        except OSError: got = b''
+    # One without a login, one with a session of his own, and one with a session that was made when he was refused: none gets a byte,
+    # nor are his taken.
+    refused_with = []
+    for session in None, other.sock.session, 'refused', 'refused again':
+        if isinstance(session, str):
+            if not refused_with: assert version == ssl.TLSVersion.TLSv1_3; continue
+            session = refused_with.pop(0)
+        raw = socket.create_connection(passive(f), 30); f.putcmd('RETR secret'); s = None; got = b''
+        try: s = context.wrap_socket(raw, server_hostname=host, session=session); got = s.recv(1000)
+        except OSError: pass
+        if s and s.session: refused_with.append(s.session)
         r = final(f); assert got == b'' and r.startswith('522') and 'resume' in r, (version, got, r)
         raw = socket.create_connection(passive(f), 30); f.putcmd('STOR mine')
         try: s = context.wrap_socket(raw, server_hostname=host, session=session); s.sendall(b'x'); s.unwrap()

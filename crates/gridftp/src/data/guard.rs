@@ -6,6 +6,7 @@ use super::gsi::Gsi;
 #[cfg(feature = "kerberos")]
 use super::kerberos::Tokens;
 use super::pinned::Pinned;
+use super::sessions::Unproven;
 use crate::tls::{Tickets, Tls};
 use phoebus_gsi::context::{Endpoint, Expect};
 use phoebus_net::Stream;
@@ -83,11 +84,14 @@ impl Shield {
             Guard::Kerberos { context, private } => Self::Kerberos(Tokens::new(context.clone(), *private)),
             Guard::Pinned(pinned) => Self::Tls(pinned.up(stream, connected, patience).await?),
             Guard::TlsServer { config, resumes } => {
-                let tls = Tls::accept(config.clone(), Tickets::BeforeWords, stream, patience).await;
+                let (config, sessions) = Unproven::of(config);
+                let tls = Tls::accept(config, Tickets::BeforeWords, stream, patience).await;
                 let tls = tls.map_err(Error::Tls)?;
                 if *resumes && !tls.has_resumed() {
                     return Err(Error::NotResumed);
                 }
+                // Those of a stranger who was refused would prove that he is the client when he comes back.
+                sessions.accept();
                 Self::Tls(tls)
             }
             Guard::TlsClient(config, name) => {

@@ -36,6 +36,7 @@ mod opened;
 pub mod pinned;
 mod receive;
 mod send;
+mod sessions;
 mod settings;
 pub mod stack;
 mod turn;
