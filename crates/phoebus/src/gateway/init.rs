@@ -154,12 +154,15 @@ impl Gateway {
         );
         // Writing to a string cannot fail.
         let _ = match role {
-            Role::NearClients(args) => {
-                for to in &args.to {
-                    let _ = write!(text, "\n[[route]]\nto = {}\nvia = \"{}\"\n", quoted(to), other.name);
-                }
-                write!(text, "\n[[allow]]\nfrom = {}\nto = {}\n", list(&args.from), list(&args.to))
-            }
+            // A route for addresses would not hold for names, which only the gateway that connects can resolve: sessions to them
+            // would pass the other gateway by.
+            Role::NearClients(args) => write!(
+                text,
+                "\n[[route]]\nto = \"*\"\nvia = \"{}\"\n\n\
+                 # All of it goes to {0}, which says where it may go.\n[[allow]]\nfrom = {}\nto = [\"*\"]\n",
+                other.name,
+                list(&args.from)
+            ),
             Role::Far(args) => {
                 write!(text, "\n[[allow]]\nfrom = [\"{}\"]\nto = {}\n", other.name, list(&args.to))
             }

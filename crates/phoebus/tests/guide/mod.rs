@@ -44,7 +44,11 @@ impl Hosts {
             tool("ip", &["-n", name, "link", "set", "lo", "up"]);
             let etc = etc(name);
             fs::create_dir_all(&etc).unwrap();
-            fs::write(etc.join("hosts"), "127.0.0.1 localhost\n10.1.0.1 pg1.example\n10.1.0.2 pg2.example\n").unwrap();
+            fs::write(
+                etc.join("hosts"),
+                "127.0.0.1 localhost\n10.1.0.1 pg1.example\n10.1.0.2 pg2.example\n10.3.0.7 dtn.example\n",
+            )
+            .unwrap();
         }
         for (left, right, addresses) in [(a, b, ["10.1.0.1/16", "10.1.0.2/16"]), (b, c, ["10.3.0.1/16", "10.3.0.7/16"])]
         {
@@ -135,6 +139,13 @@ fn two_gateways_are_joined_as_the_guide_prints_it() {
             other => panic!("{other}: no host of this test"),
         }
     }
+    // By its name the destination is reached through both as well.
+    hosts.start(2, "sh -c \"printf 'SSH-2.0-test' | nc -N -l 10.3.0.7 22\"", 22);
+    let command = "phoebus connect -v --gateway pg1.example dtn.example:22";
+    let output = hosts.on(0, &format!("timeout {} {command}", PATIENCE.as_secs())).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success() && output.stdout == b"SSH-2.0-test", "{output:?}");
+    assert!(said.contains(" pg1.example –") && said.contains(" pg2.example –"), "{said}");
     // A second time nothing is written over, nor a key with it.
     let again = hosts.on(0, init.trim()).output().unwrap();
     assert_eq!(again.status.code(), Some(1), "{again:?}");
