@@ -11,10 +11,14 @@ use rustls::{
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 /// How much is encrypted at once: some records, so that one write carries them.
 const BATCH: usize = 64 << 10;
+
+/// How often more is taken from a connection in search of bytes, without a pause.
+const TAKES: usize = 16;
 
 /// How long a client waits for what a server says last.
 const LAST: Duration = Duration::from_secs(2);
@@ -120,9 +124,9 @@ impl Tls {
         }
     }
 
-    /// The same without waiting.
+    /// The same without waiting, and without looking for long at records that bring nothing: `WouldBlock` may mean that there are more.
     pub(crate) fn try_read(&mut self, stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
-        loop {
+        for _ in 0..TAKES {
             match self.connection.reader().read(room) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.take(stream)?;
@@ -130,6 +134,7 @@ impl Tls {
                 other => return other,
             }
         }
+        self.connection.reader().read(room)
     }
 
     /// Writes all of `bytes`, unless the other end takes none of it for as long as `stall`.
@@ -183,6 +188,8 @@ impl Tls {
 
     /// Takes records that are there, or waits for them; 0 at the end of the connection.
     async fn more(&mut self, stream: &Stream) -> io::Result<usize> {
+        // Records may bring nothing, one after the other.
+        consume_budget().await;
         loop {
             match self.take(stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,

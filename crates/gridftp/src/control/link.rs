@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 /// How long the other end may take to take that it was the end.
@@ -77,6 +78,8 @@ impl Link {
     /// # Errors
     /// When the connection has failed.
     pub async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        // One that is never waited for gives way to others now and then.
+        consume_budget().await;
         if let Some(tls) = &mut self.tls {
             return tls.read(&self.stream, room).await;
         }
@@ -124,6 +127,8 @@ impl Link {
     /// # Errors
     /// `TimedOut`, or how the connection failed.
     pub async fn write(&mut self, mut bytes: &[u8], stall: Duration) -> io::Result<()> {
+        // Each answer may be to one of very many commands that are there already.
+        consume_budget().await;
         if let Some(tls) = &mut self.tls {
             return tls.write(&self.stream, bytes, stall).await;
         }

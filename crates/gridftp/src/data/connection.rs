@@ -8,6 +8,7 @@ use phoebus_net::Stream;
 use phoebus_net::bulk::Bulk;
 use std::io;
 use std::time::Duration;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// How long what has come waits for more before it is handed on.
@@ -130,6 +131,8 @@ impl Connection {
     }
 
     async fn take(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        // One that is never waited for gives way to others now and then.
+        consume_budget().await;
         match self.shield.as_mut() {
             Some(Shield::Gsi(gsi)) => return gsi.read(&self.stream, room).await,
             Some(Shield::Tls(tls)) => return tls.read(&self.stream, room).await,

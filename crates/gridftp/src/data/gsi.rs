@@ -7,6 +7,7 @@ use phoebus_gsi::context::{Endpoint, Expect};
 use phoebus_net::Stream;
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 /// How much is sealed at once: some records, so that one write carries them.
@@ -111,6 +112,8 @@ impl Gsi {
 }
 
 async fn read(stream: &Stream, room: &mut [u8]) -> io::Result<usize> {
+    // Tokens and records may bring nothing that is waited for, one after the other.
+    consume_budget().await;
     loop {
         match stream.try_read(room) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,

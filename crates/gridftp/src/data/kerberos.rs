@@ -14,6 +14,7 @@ use phoebus_net::Stream;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep};
 
 /// How much goes into a message: less than any client says that it takes (`PBSZ`).
@@ -66,6 +67,8 @@ impl Tokens {
             if self.open()? {
                 continue;
             }
+            // Messages may bring nothing, one after the other.
+            consume_budget().await;
             // Straight to where it waits: a future that held as much would be moved about with it.
             let had = self.come.len();
             self.come.resize(had + READ, 0);

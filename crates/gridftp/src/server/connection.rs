@@ -358,10 +358,14 @@ impl Beside<'_> {
 
     /// Takes what has come already, and no more than a client that is there may send ahead.
     async fn catch_up(&mut self) {
-        let mut room = [0; READ];
-        while !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, 2) {
+        let (mut room, mut left) = ([0; READ], self.limits.ahead_bytes.0.saturating_mul(2));
+        while !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, 2) && left > 0 {
             match self.link.read_there(&mut room).await {
-                Ok(len) => self.came(&room[..len]).await,
+                Ok(len) => {
+                    // What is answered at once does not wait, and may be as much as somebody likes to send.
+                    left = left.saturating_sub(len.max(64) as u64);
+                    self.came(&room[..len]).await;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => self.came(&[]).await,
             }

@@ -48,6 +48,11 @@ impl Serve {
 
     /// One with more in its configuration.
     pub fn with(change: impl FnOnce(&mut Config)) -> Self {
+        Self::on(2, change)
+    }
+
+    /// The same on so many threads.
+    pub fn on(threads: usize, change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         fs::create_dir(&root).unwrap();
@@ -57,7 +62,7 @@ impl Serve {
         let listen = vec!["127.0.0.1:0".parse().unwrap()];
         let mut config = Config { listen, anonymous: Some(anonymous), ..Config::default() };
         change(&mut config);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
         let server = runtime.block_on(async { Server::start(config.clone()) }).unwrap();
         let (addr, reloader) = (server.addresses()[0], server.reloader());
         runtime.spawn(server.run(std::future::pending()));
@@ -102,6 +107,11 @@ impl Serve {
     /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.addr.port()
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
     }
 
     /// The URL of a path in it.

@@ -26,6 +26,8 @@ pub struct Lines {
     /// Up to where there is no LF in them.
     searched: usize,
     telnet: Telnet,
+    /// How many bytes of Telnet's came since a line was given. They count as the line's: whoever sends nothing else sends no line.
+    dropped: usize,
     limit: usize,
 }
 
@@ -47,11 +49,12 @@ impl Default for Lines {
 impl Lines {
     /// None yet, of at most `limit` bytes each.
     pub fn new(limit: usize) -> Self {
-        Self { bytes: Vec::new(), searched: 0, telnet: Telnet::Text, limit }
+        Self { bytes: Vec::new(), searched: 0, telnet: Telnet::Text, dropped: 0, limit }
     }
 
     /// Adds what came in.
     pub fn push(&mut self, bytes: &[u8]) {
+        let before = self.bytes.len();
         for &byte in bytes {
             self.telnet = match (self.telnet, byte) {
                 (Telnet::Text, IAC) => Telnet::Command,
@@ -64,6 +67,7 @@ impl Lines {
                 (Telnet::Command | Telnet::Option, _) => Telnet::Text,
             };
         }
+        self.dropped += bytes.len() - (self.bytes.len() - before);
     }
 
     /// The next line without its end, if all of it is there.
@@ -73,7 +77,7 @@ impl Lines {
     pub fn take(&mut self) -> Result<Option<Vec<u8>>, LongLine> {
         let found = self.bytes[self.searched..].iter().position(|&b| b == b'\n').map(|at| at + self.searched);
         // CR LF comes on top of what a line may have.
-        if found.unwrap_or(self.bytes.len()) > self.limit + 1 {
+        if found.unwrap_or(self.bytes.len() + self.dropped) > self.limit + 1 {
             return Err(LongLine(self.limit));
         }
         let Some(end) = found else {
@@ -81,7 +85,7 @@ impl Lines {
             return Ok(None);
         };
         let mut line: Vec<u8> = self.bytes.drain(..=end).collect();
-        self.searched = 0;
+        (self.searched, self.dropped) = (0, 0);
         if self.bytes.len() <= KEPT && self.bytes.capacity() > 2 * KEPT {
             self.bytes.shrink_to(KEPT);
         }
@@ -130,6 +134,23 @@ mod tests {
             assert_eq!(lines.take(), Ok(Some(b"12345".to_vec())));
             lines.push(format!("123456{}{end}", if end.is_empty() { "7" } else { "" }).as_bytes());
             assert_eq!(lines.take(), Err(LongLine(5)), "{end:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_telnets_is_no_line_for_ever() {
+        let mut lines = Lines::new(20);
+        for _ in 0..10 {
+            lines.push(b"\xff\xf4\xff\xf2");
+            assert_eq!(lines.take(), Ok(None));
+            lines.push(b"NOOP\r\n");
+            assert_eq!(lines.take(), Ok(Some(b"NOOP".to_vec())));
+        }
+        let mut taken = 0;
+        while lines.take().is_ok() {
+            lines.push(b"\xff\xf1");
+            taken += 2;
+            assert!(taken < 100);
         }
     }
 
