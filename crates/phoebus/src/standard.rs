@@ -75,7 +75,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 /// What a write to standard output came to.
 ///
 /// # Errors
-/// As those of [`print`].
+/// As those of [`print()`].
 pub(crate) fn written(result: io::Result<()>) -> Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Exit::unread()),
