@@ -3,21 +3,22 @@
 //! What tells drafts apart is a tag of what they are of: the source, when it was modified, its size, and this machine. So the
 //! same command finds what it had sent, and no other takes it for its own.
 
-use super::begun::{Begun, tag};
-use super::error::{bare, passing, senseless};
+use super::begun::Begun;
+use super::error::{bare, passing};
 use super::given::{Given, Noted, Queue};
 use super::lost::Unsure;
 use super::marks::Marks;
 use super::object::RemoteObject;
 use super::remote::Remote;
+use super::resume::{is_long, is_resumable, kept, marks_of, way};
 use super::store::{Sending, Upload};
 use super::third;
 use phoebus_files::block::Block;
-use phoebus_files::key::{Key, KeyError};
+use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::{Attributes, Boxed, Draft, Fallible, Flow, Kind, Meta, Object, Spec, Store};
 use phoebus_files::sum::{Algorithm, Sum};
-use phoebus_files::{Error, Sort, part_of};
+use phoebus_files::{Error, Sort};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,14 +26,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Files of at least this many bytes are gone on with.
-pub(super) const RESUME_FROM: u64 = 16 << 20;
-
 /// Files of at most so many bytes are sent sooner than it would be known whether that makes sense.
 const BLIND: u64 = 1 << 20;
-
-/// How much of what a server has of a stream is sent again: what it had written last may not have come to its disk.
-const AGAIN: u64 = 1 << 20;
 
 /// How long a server has to say what is safe of what is given up.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -60,6 +55,10 @@ pub(super) struct RemoteDraft {
     device: bool,
     /// Whether the server was asked for a checksum of all of it, without which nobody compares anything but sizes.
     summed: AtomicBool,
+    /// What has its name, if that was looked at.
+    before: Option<Option<Meta>>,
+    /// Whether it is not known if the server gave it its name: then its bytes may be under that alone.
+    unsure: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -83,6 +82,7 @@ impl RemoteDraft {
         let name = remote.label(&key);
         let (mut spec, mut device) = (spec, false);
         // What is short is sent without looking: if something else than a file has its name, it does not get it in the end.
+        let mut before = None;
         let looks = !spec.replace || remote.options().in_place || spec.size.is_none_or(|size| size > BLIND);
         if looks {
             // Where nothing may be replaced, what counts is what is there now.
@@ -96,8 +96,8 @@ impl RemoteDraft {
                     return Err(Error::Kind { name, is: meta.kind.described(), expected: "a file" });
                 }
                 Ok(_) if !spec.replace => return Err(Error::Exists { name }),
-                Ok(_) => {}
-                Err(error) if error.sort() == Sort::NotFound => {}
+                Ok(meta) => before = Some(Some(meta)),
+                Err(error) if error.sort() == Sort::NotFound => before = Some(None),
                 Err(error) => return Err(error),
             }
         }
@@ -115,8 +115,24 @@ impl RemoteDraft {
         }
         let given = Given::beyond(name, kept.clone(), streams.is_none(), spec.sum);
         let state = tokio::sync::Mutex::new(State::Idle);
-        let (safe, summed) = (Arc::default(), AtomicBool::new(false));
-        Ok(Self { remote, key, part, spec, streams, kept, safe, marks, begun, given, state, device, summed })
+        let (safe, summed, unsure) = (Arc::default(), AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self {
+            remote,
+            key,
+            part,
+            spec,
+            streams,
+            kept,
+            safe,
+            marks,
+            begun,
+            given,
+            state,
+            device,
+            summed,
+            before,
+            unsure,
+        })
     }
 
     pub(super) fn remote(&self) -> &Remote {
@@ -334,12 +350,12 @@ impl Draft for RemoteDraft {
             if !self.spec.replace {
                 self.remote.must_be_free(&self.key).await?;
             }
-            let moved = Meta { kind: Kind::File, size: Some(bytes), modified: None, mode: None, sparse: false };
-            let named = self.remote.move_to(&self.part, &self.key, &moved).await;
-            if named.as_ref().is_err_and(|error| error.sort() == Sort::Passing) {
-                let (part, key, spec) = (self.part.clone(), self.key.clone(), self.spec.clone());
-                self.remote.note_unsure(Unsure { part, key, spec, size: bytes });
-            }
+            let (part, key, spec) = (self.part.clone(), self.key.clone(), self.spec.clone());
+            let sum = self.given.total(bytes).filter(|_| self.kept.is_empty());
+            let one = Unsure { part, key, spec, size: bytes, before: self.before, sum };
+            let named = self.remote.give_name(one).await;
+            let unsure = named.as_ref().is_err_and(|error| error.sort() == Sort::Passing);
+            self.unsure.store(unsure, Ordering::Relaxed);
             if let Some(begun) = self.begun.as_ref().filter(|_| named.is_ok()) {
                 begun.end(&self.part);
             }
@@ -361,7 +377,9 @@ impl Draft for RemoteDraft {
             {
                 upload.stop(LAST_WORDS).await;
             }
-            if (keep && self.is_resumable()) || (!begun && self.kept.is_empty()) {
+            // A server that was cut off may still be about to give it its name.
+            if self.unsure.load(Ordering::Relaxed) || (keep && self.is_resumable()) || (!begun && self.kept.is_empty())
+            {
                 return;
             }
             if let Some(marks) = &self.marks {
@@ -377,72 +395,4 @@ impl Draft for RemoteDraft {
             }
         })
     }
-}
-
-/// Whether what is cut of it can be gone on with.
-fn is_resumable(remote: &Remote, spec: &Spec, streams: Option<u32>) -> bool {
-    is_long(spec) && streams.is_none() && remote.restarts()
-}
-
-/// Whether it is worth it.
-fn is_long(spec: &Spec) -> bool {
-    // Where it is not known when the source was modified, what is cut may be of other bytes.
-    let dated = spec.source.as_ref().is_some_and(|(_, modified)| modified.is_some());
-    dated && spec.size.is_some_and(|size| size >= RESUME_FROM)
-}
-
-/// Over how many connections it goes as extended blocks, if it does, the name that it has until it is complete, and where what is safe
-/// of it is noted. What blocks left has gaps that its size does not show, so that no stream goes on with it: the two have names of their
-/// own. Where this end chooses, it goes on with what there is, as that was begun.
-async fn way(remote: &Remote, key: &Key, spec: &Spec) -> Result<(Option<u32>, Key, Option<Marks>), Error> {
-    let named = |in_blocks| {
-        let failed = |error: KeyError| senseless(&remote.label(key), error.to_string());
-        part_of(key, &tag(spec, in_blocks)).map_err(failed)
-    };
-    let (stream, blocks) = (named(false)?, named(true)?);
-    let marks = marks_of(remote, &blocks, spec);
-    let mut streams = remote.streams_to_write(spec.size);
-    if remote.may_choose() {
-        let marked = marks.as_ref().is_some_and(|marks| !marks.read().is_empty());
-        if streams.is_none() && marked {
-            streams = Some(1);
-        } else if streams.is_some() && !marked && is_resumable(remote, spec, None) {
-            let left = remote.size(&stream).await?.unwrap_or(0);
-            streams = streams.filter(|_| left <= AGAIN);
-        }
-    }
-    Ok(match streams {
-        Some(_) => (streams, blocks, marks),
-        None => (None, stream, None),
-    })
-}
-
-/// Where what the server has of the draft `part` is noted.
-fn marks_of(remote: &Remote, part: &Key, spec: &Spec) -> Option<Marks> {
-    let dir = remote.options().state.as_ref().filter(|_| is_long(spec))?;
-    Some(Marks::of(dir, remote.label(part)))
-}
-
-/// What the server has of it.
-async fn kept(
-    remote: &Remote,
-    part: &Key,
-    spec: &Spec,
-    streams: Option<u32>,
-    marks: Option<&Marks>,
-) -> Result<Ranges, Error> {
-    if let Some(marks) = marks.filter(|_| !remote.options().in_place) {
-        let noted = marks.read();
-        let end = noted.iter().next_back().map_or(0, Extent::end);
-        // A server that keeps drafts to itself refuses to go on with what it does not have; others would leave a gap.
-        let there = end > 0 && (remote.has("XDRAFTS") || remote.size(part).await?.is_some_and(|size| size >= end));
-        return Ok(if there && Some(end) <= spec.size { noted } else { Ranges::new() });
-    }
-    if !is_resumable(remote, spec, streams) || remote.options().in_place {
-        return Ok(Ranges::new());
-    }
-    // A stream is written from its beginning on: what is there is what came first.
-    let there = remote.size(part).await?.unwrap_or(0).min(spec.size.unwrap_or(0));
-    let kept = if Some(there) == spec.size { there } else { there.saturating_sub(AGAIN) };
-    Ok(Extent::first(kept).into())
 }

@@ -5,7 +5,8 @@ use super::error::{passing, refused};
 use super::listing::RemoteListing;
 use super::remote::Remote;
 use phoebus_files::key::Key;
-use phoebus_files::store::{Kind, Listing, Meta, Spec};
+use phoebus_files::store::{Kind, Listing, Meta, Spec, Store};
+use phoebus_files::sum::Sum;
 use phoebus_files::{Error, Sort};
 use std::sync::{MutexGuard, PoisonError};
 
@@ -20,6 +21,32 @@ pub(super) struct Unsure {
     pub(super) spec: Spec,
     /// How many bytes it has.
     pub(super) size: u64,
+    /// What had the name that it was to have, if that was looked at: nothing, or something.
+    pub(super) before: Option<Option<Meta>>,
+    /// The checksum of it, if it is known.
+    pub(super) sum: Option<Sum>,
+}
+
+/// What became of such a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Yes,
+    /// It was not given the name, or that cannot be told.
+    No,
+    /// Another file came to the name.
+    Another,
+}
+
+impl Unsure {
+    /// Whether `there`, a file of its size, is it by its time: what was there before is known to be another, and where times are set, the
+    /// time is the one that was set.
+    fn is_what_came(&self, there: &Meta, sets_times: bool) -> bool {
+        let another = self.before.is_some_and(|before| {
+            before.is_none_or(|was| (was.kind, was.size, was.modified) != (there.kind, there.size, there.modified))
+        });
+        let set = self.spec.attributes.modified.filter(|_| sets_times);
+        another && set.is_none_or(|set| there.modified.is_some_and(|time| time.is_about(set)))
+    }
 }
 
 /// How many of them are kept in mind: more than are ever under way at once.
@@ -31,7 +58,7 @@ impl Remote {
     }
 
     /// Notes that it is not known whether a file was given its name, for the next attempt at it.
-    pub(super) fn note_unsure(&self, one: Unsure) {
+    fn note_unsure(&self, one: Unsure) {
         let mut all = self.unsure();
         if all.len() < MOST {
             all.push(one);
@@ -41,25 +68,63 @@ impl Remote {
     /// Whether an attempt at `key` whose end is not known had come to it.
     ///
     /// # Errors
-    /// The server cannot be asked, or has something else there, so that it cannot be told and must not be written over.
+    /// The server cannot be asked, or another file came to the name, which must not be written over without a word.
     pub(super) async fn was_published(&self, key: &Key, spec: &Spec) -> Result<bool, Error> {
-        let found = self.unsure().iter().find(|one| one.key == *key && one.spec == *spec).cloned();
+        let found = self.unsure().iter().rfind(|one| one.key == *key && one.spec == *spec).cloned();
         let Some(one) = found else { return Ok(false) };
-        let published = match self.look(&one.part).await {
-            Ok(_) => false,
-            Err(error) if error.sort() == Sort::NotFound => match self.look(key).await {
-                Ok(meta) if meta.kind == Kind::File && meta.size == Some(one.size) => true,
-                Ok(_) => {
-                    let reason = "the connection broke while the file was given its name, and another one has it since";
-                    return Err(Error::Store { name: self.label(key), reason: reason.to_owned(), sort: Sort::Other });
-                }
-                Err(error) if error.sort() == Sort::NotFound => false,
-                Err(error) => return Err(error),
-            },
+        let named = self.has_its_name(&one).await?;
+        self.unsure().retain(|one| one.key != *key);
+        match named {
+            Named::Yes => Ok(true),
+            Named::No => Ok(false),
+            Named::Another => {
+                let reason = "the connection broke while the file was given its name, and what has that name now is another one, which stays; \
+                              the same command replaces it";
+                Err(Error::Store { name: self.label(key), reason: reason.to_owned(), sort: Sort::Other })
+            }
+        }
+    }
+
+    /// Has the server give `one` its name. Where the answer is lost, and looking does not tell either, that is noted for the next attempt.
+    pub(super) async fn give_name(&self, one: Unsure) -> Result<(), Error> {
+        let error = match self.ask_to_move(&one.part, &one.key).await {
+            Err(error) if error.sort() == Sort::Passing => error,
+            named => return named,
+        };
+        if matches!(self.has_its_name(&one).await, Ok(Named::Yes)) {
+            return Ok(());
+        }
+        self.note_unsure(one);
+        Err(error)
+    }
+
+    /// Whether the server has given `one` its name. What cannot be told for certain was not done: then all of it is sent once more, which
+    /// takes time and loses nothing.
+    async fn has_its_name(&self, one: &Unsure) -> Result<Named, Error> {
+        match self.look(&one.part).await {
+            Ok(_) => return Ok(Named::No),
+            Err(error) if error.sort() == Sort::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let there = match self.look(&one.key).await {
+            Ok(meta) => meta,
+            Err(error) if error.sort() == Sort::NotFound => return Ok(Named::No),
             Err(error) => return Err(error),
         };
-        self.unsure().retain(|one| one.key != *key);
-        Ok(published)
+        let is_as_before = one.before.flatten() == Some(there);
+        if there.kind == Kind::File && there.size == Some(one.size) {
+            if one.is_what_came(&there, self.has("MFMT")) {
+                return Ok(Named::Yes);
+            }
+            // The size alone says nothing: the file that was to be replaced may have the same.
+            let Some(sum) = one.sum.as_ref().filter(|sum| self.algorithms().contains(&sum.algorithm())) else {
+                return Ok(Named::No);
+            };
+            if self.checksum(&one.key, &self.label(&one.key), sum.algorithm(), None, one.size).await? == *sum {
+                return Ok(Named::Yes);
+            }
+        }
+        Ok(if is_as_before { Named::No } else { Named::Another })
     }
 
     /// Whether `moved`, which had the name `from`, has the name `to`, now that a server has failed to answer with `error`.

@@ -12,7 +12,8 @@
 //! - `session` is one control connection: lines out, answers in, each within its time. `login` is how it begins.
 //! - `data` says where data connections lead, `retrieve` and `store` carry files (`task` is a command that makes a server send,
 //!   `take` what becomes of what it sends), `third` has them carried between servers; `listing` is of directories. `marks` is what is
-//!   remembered of files that were cut, and `begun` by what names.
+//!   remembered of files that were cut, `begun` by what names, and `resume` what of them is gone on with; `lost` looks what became of
+//!   commands whose answers did not come.
 //! - [`Way`]: how connections come about where it is not by TCP directly: through gateways. [`NetStack`]: by what data goes in the
 //!   place of TCP, where the server has it, too.
 //!
@@ -37,6 +38,7 @@ mod pipe;
 mod places;
 mod pool;
 mod remote;
+mod resume;
 mod retrieve;
 mod session;
 mod sessions;

@@ -1,7 +1,7 @@
 //! A server as a store.
 
 use super::data::DataPlan;
-use super::draft::{RESUME_FROM, RemoteDraft};
+use super::draft::RemoteDraft;
 use super::error::{refused, senseless};
 use super::inside::WINDOW;
 use super::listing::{Lists, RemoteListing};
@@ -13,6 +13,7 @@ use super::options::{Options, Segment};
 use super::orders::{Looked, Refused};
 use super::pipe::{Ahead, Pipe};
 use super::places::Places;
+use super::resume::RESUME_FROM;
 use super::session::Session;
 use super::stack::NetStack;
 use crate::data::Losses;

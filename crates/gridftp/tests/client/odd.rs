@@ -1,14 +1,14 @@
-//! Servers that alter names, have no MLSD, lose answers, or go on with nothing.
+//! Servers that alter names, have no MLSD, or go on with nothing.
 
 use super::fake::Fake;
 use super::fake::tools::{Here, bytes, get, key, on, options, put, remote};
 use phoebus_files::key::Key;
 use phoebus_files::store::{Attributes, Spec, Store, Time};
-use phoebus_files::{Done, Error, How, Sort, transfer};
+use phoebus_files::{Error, How, Sort, transfer};
 use phoebus_gridftp::client::Remote;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The names of a directory.
 async fn names(remote: &Remote, dir: &Key) -> Result<Vec<String>, Error> {
@@ -95,134 +95,6 @@ async fn a_directory_is_no_file_because_it_has_a_size() {
     let remote = remote(&fake).await;
     let kind = async |path: &str| remote.stat(&key(path)).await.unwrap().kind.described();
     assert_eq!((kind("d").await, kind("x").await), ("a directory", "a file"));
-}
-
-/// A server that breaks the connection instead of answering `lost` for the first time, after it has done as it was told, or before.
-fn losing(lost: &'static str, done: bool, spoil: impl Fn(&mut super::fake::Client) + Send + Sync + 'static) -> Fake {
-    let (first, dirs) = (AtomicBool::new(true), Mutex::new(Vec::<String>::new()));
-    Fake::with(move |client, verb, argument| {
-        let loses = verb == lost && first.swap(false, Ordering::Relaxed);
-        if loses && !done {
-            client.hang_up();
-            return true;
-        }
-        let mut dirs = dirs.lock().unwrap();
-        let answer = match verb {
-            "MLST" if dirs.iter().any(|dir| dir == argument) => {
-                client.say(&format!("250-Listing\r\n type=dir; {argument}\r\n250 End"));
-                return true;
-            }
-            "MKD" if !dirs.iter().any(|dir| dir == argument) => {
-                dirs.push(argument.to_owned());
-                "257 made"
-            }
-            "RMD" if dirs.iter().any(|dir| dir == argument) => {
-                dirs.retain(|dir| dir != argument);
-                "250 gone"
-            }
-            _ if loses => {
-                spoil(client);
-                client.mute = true;
-                client.answer(verb, argument);
-                client.hang_up();
-                return true;
-            }
-            _ => return false,
-        };
-        if loses {
-            client.hang_up()
-        } else {
-            client.say(answer)
-        }
-        true
-    })
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_done_is_no_failure_though_its_answer_was_lost() {
-    for done in [true, false] {
-        let fake = losing("DELE", done, |_| {});
-        fake.put("/x", b"x");
-        assert_eq!(remote(&fake).await.remove(&key("x")).await.is_ok(), done);
-        assert_eq!(fake.get("/x").is_none(), done);
-
-        let fake = losing("RNTO", done, |_| {});
-        fake.put("/x", b"x");
-        assert_eq!(remote(&fake).await.rename(&key("x"), &key("y"), true).await.is_ok(), done);
-        assert_eq!(fake.names(), [if done { "/y" } else { "/x" }]);
-
-        let fake = losing("MKD", done, |_| {});
-        assert_eq!(remote(&fake).await.make_dir(&key("d")).await.is_ok(), done);
-
-        let fake = losing("RMD", done, |_| {});
-        let remote = remote(&fake).await;
-        remote.make_dir(&key("d")).await.unwrap();
-        assert_eq!(remote.remove_dir(&key("d")).await.is_ok(), done);
-    }
-    // What was never there was not moved, whatever has the name that it was to have.
-    let fake = losing("RNTO", false, |_| {});
-    fake.put("/y", b"y");
-    let error = remote(&fake).await.rename(&key("x"), &key("y"), true).await.unwrap_err();
-    assert_eq!(error.sort(), Sort::NotFound, "{error}");
-}
-
-/// Puts `/x`, once more if that may help; how often it was sent.
-async fn put_twice(fake: &Fake, replace: bool) -> (Result<Done, Error>, usize) {
-    let (here, how) = (Here::with(&bytes(100_000)), How { replace, ..How::default() });
-    let remote = remote(fake).await;
-    let mut done = transfer(&here.1, &key("x"), &remote, &key("x"), &how).await;
-    if done.as_ref().is_err_and(Error::may_pass) {
-        done = transfer(&here.1, &key("x"), &remote, &key("x"), &how).await;
-    }
-    (done, fake.log().iter().filter(|line| line.starts_with("STOR")).count())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_whose_name_was_given_is_not_sent_again() {
-    for replace in [true, false] {
-        let fake = losing("RNTO", true, |_| {});
-        let (done, sent) = put_twice(&fake, replace).await;
-        assert!(done.is_ok() && sent == 1 && fake.names() == ["/x"], "{done:?} {sent}");
-        // It was not given.
-        let fake = losing("RNTO", false, |_| {});
-        let (done, sent) = put_twice(&fake, replace).await;
-        assert!(done.is_ok() && sent == 2 && fake.names() == ["/x"], "{done:?} {sent}");
-    }
-    // Nobody lets this end in for a while, so that the next attempt looks.
-    let (fake, out) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
-    let (count, shut) = (fake, out.clone());
-    let fake = Fake::with(move |client, verb, argument| {
-        if verb == "RNTO" && count.fetch_add(1, Ordering::Relaxed) == 0 {
-            shut.store(true, Ordering::Relaxed);
-            client.mute = true;
-            client.answer(verb, argument);
-            client.hang_up();
-            return true;
-        }
-        if verb == "USER" && shut.swap(false, Ordering::Relaxed) {
-            client.hang_up();
-            return true;
-        }
-        false
-    });
-    let (done, sent) = put_twice(&fake, false).await;
-    assert!(done.is_ok() && sent == 1, "{done:?} {sent}");
-    // Another file came meanwhile: it stays.
-    let first = Arc::new(AtomicBool::new(true));
-    let fake = Fake::with(move |client, verb, argument| {
-        if verb == "RNTO" && first.swap(false, Ordering::Relaxed) {
-            client.mute = true;
-            client.answer(verb, argument);
-            client.files.lock().unwrap().insert("/x".to_owned(), b"newer".to_vec());
-            client.hang_up();
-            return true;
-        }
-        false
-    });
-    let (done, sent) = put_twice(&fake, true).await;
-    let error = done.unwrap_err();
-    assert!(sent == 1 && error.to_string().contains("another one has it"), "{error}");
-    assert_eq!(fake.get("/x"), Some(b"newer".to_vec()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

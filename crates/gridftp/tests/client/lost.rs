@@ -1,0 +1,184 @@
+//! Servers that break the connection instead of answering.
+
+use super::fake::Fake;
+use super::fake::tools::{Here, bytes, key, remote};
+use phoebus_files::store::Store;
+use phoebus_files::{Done, Error, How, Sort, Verify, transfer};
+use phoebus_gridftp::client::Remote;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A server that breaks the connection instead of answering `lost` for the first time, after it has done as it was told, or before.
+fn losing(lost: &'static str, done: bool, spoil: impl Fn(&mut super::fake::Client) + Send + Sync + 'static) -> Fake {
+    let (first, dirs) = (AtomicBool::new(true), Mutex::new(Vec::<String>::new()));
+    Fake::with(move |client, verb, argument| {
+        let loses = verb == lost && first.swap(false, Ordering::Relaxed);
+        if loses && !done {
+            client.hang_up();
+            return true;
+        }
+        let mut dirs = dirs.lock().unwrap();
+        let answer = match verb {
+            "MLST" if dirs.iter().any(|dir| dir == argument) => {
+                client.say(&format!("250-Listing\r\n type=dir; {argument}\r\n250 End"));
+                return true;
+            }
+            "MKD" if !dirs.iter().any(|dir| dir == argument) => {
+                dirs.push(argument.to_owned());
+                "257 made"
+            }
+            "RMD" if dirs.iter().any(|dir| dir == argument) => {
+                dirs.retain(|dir| dir != argument);
+                "250 gone"
+            }
+            _ if loses => {
+                spoil(client);
+                client.mute = true;
+                client.answer(verb, argument);
+                client.hang_up();
+                return true;
+            }
+            _ => return false,
+        };
+        if loses {
+            client.hang_up()
+        } else {
+            client.say(answer)
+        }
+        true
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_done_is_no_failure_though_its_answer_was_lost() {
+    for done in [true, false] {
+        let fake = losing("DELE", done, |_| {});
+        fake.put("/x", b"x");
+        assert_eq!(remote(&fake).await.remove(&key("x")).await.is_ok(), done);
+        assert_eq!(fake.get("/x").is_none(), done);
+
+        let fake = losing("RNTO", done, |_| {});
+        fake.put("/x", b"x");
+        assert_eq!(remote(&fake).await.rename(&key("x"), &key("y"), true).await.is_ok(), done);
+        assert_eq!(fake.names(), [if done { "/y" } else { "/x" }]);
+
+        let fake = losing("MKD", done, |_| {});
+        assert_eq!(remote(&fake).await.make_dir(&key("d")).await.is_ok(), done);
+
+        let fake = losing("RMD", done, |_| {});
+        let remote = remote(&fake).await;
+        remote.make_dir(&key("d")).await.unwrap();
+        assert_eq!(remote.remove_dir(&key("d")).await.is_ok(), done);
+    }
+    // What was never there was not moved, whatever has the name that it was to have.
+    let fake = losing("RNTO", false, |_| {});
+    fake.put("/y", b"y");
+    let error = remote(&fake).await.rename(&key("x"), &key("y"), true).await.unwrap_err();
+    assert_eq!(error.sort(), Sort::NotFound, "{error}");
+}
+
+/// Puts `/x`, once more if that may help; how often it was sent.
+async fn put_twice(fake: &Fake, replace: bool) -> (Result<Done, Error>, usize) {
+    let (here, how) = (Here::with(&bytes(100_000)), How { replace, ..How::default() });
+    let remote = remote(fake).await;
+    let mut done = transfer(&here.1, &key("x"), &remote, &key("x"), &how).await;
+    if done.as_ref().is_err_and(Error::may_pass) {
+        done = transfer(&here.1, &key("x"), &remote, &key("x"), &how).await;
+    }
+    (done, fake.log().iter().filter(|line| line.starts_with("STOR")).count())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_whose_name_was_given_is_not_sent_again() {
+    for replace in [true, false] {
+        let fake = losing("RNTO", true, |_| {});
+        let (done, sent) = put_twice(&fake, replace).await;
+        assert!(done.is_ok() && sent == 1 && fake.names() == ["/x"], "{done:?} {sent}");
+        // It was not given.
+        let fake = losing("RNTO", false, |_| {});
+        let (done, sent) = put_twice(&fake, replace).await;
+        assert!(done.is_ok() && sent == 2 && fake.names() == ["/x"], "{done:?} {sent}");
+    }
+    // Nobody lets this end in for a while, so that the next attempt looks.
+    let (fake, out) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+    let (count, shut) = (fake, out.clone());
+    let fake = Fake::with(move |client, verb, argument| {
+        if verb == "RNTO" && count.fetch_add(1, Ordering::Relaxed) == 0 {
+            shut.store(true, Ordering::Relaxed);
+            client.mute = true;
+            client.answer(verb, argument);
+            client.hang_up();
+            return true;
+        }
+        if verb == "USER" && shut.swap(false, Ordering::Relaxed) {
+            client.hang_up();
+            return true;
+        }
+        false
+    });
+    let (done, sent) = put_twice(&fake, false).await;
+    assert!(done.is_ok() && sent == 1, "{done:?} {sent}");
+    // Another file came meanwhile: it stays.
+    let first = Arc::new(AtomicBool::new(true));
+    let fake = Fake::with(move |client, verb, argument| {
+        if verb == "RNTO" && first.swap(false, Ordering::Relaxed) {
+            client.mute = true;
+            client.answer(verb, argument);
+            client.files.lock().unwrap().insert("/x".to_owned(), b"newer".to_vec());
+            client.hang_up();
+            return true;
+        }
+        false
+    });
+    let (done, sent) = put_twice(&fake, true).await;
+    let error = done.unwrap_err();
+    assert!(sent == 1 && error.to_string().contains("what has that name now is another one"), "{error}");
+    assert_eq!(fake.get("/x"), Some(b"newer".to_vec()));
+}
+
+/// A server that breaks the connection at the first RNTO, which it does not do, and whose files are all of one time.
+fn breaking(sums: bool, vanishes: bool) -> Fake {
+    let first = AtomicBool::new(true);
+    Fake::with(move |client, verb, _| {
+        match verb {
+            "FEAT" if !sums => client.say("211-\r\n MLST type*;size*;modify*;\r\n SIZE\r\n MFMT\r\n211 End"),
+            "RNTO" if first.swap(false, Ordering::Relaxed) => {
+                client.files.lock().unwrap().retain(|name, _| !vanishes || name == "/x");
+                client.hang_up();
+            }
+            _ => return false,
+        }
+        true
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_old_file_is_not_taken_for_the_new_one_whose_name_was_not_given() {
+    for (sums, len) in [(true, 1000), (false, 1000), (true, 2 << 20), (false, 2 << 20)] {
+        let (content, old) = (bytes(len), vec![b'o'; len]);
+        let here = Here::with(&content);
+        // Of the same size, and for the server of the same time.
+        let fake = breaking(sums, false);
+        fake.put("/x", &old);
+        let remote = remote(&fake).await;
+        let how = How { verify: Verify::Possible, ..How::default() };
+        let put = async |remote: &Remote| transfer(&here.1, &key("x"), remote, &key("x"), &how).await;
+        let error = put(&remote).await.unwrap_err();
+        assert!(error.may_pass(), "{error}");
+        // What was sent stays: had the server given it its name after all, it would be there alone.
+        assert!(fake.names().len() == 2 && fake.get("/x") == Some(old.clone()), "{sums} {len}");
+        put(&remote).await.unwrap();
+        assert!(fake.names() == ["/x"] && fake.get("/x") == Some(content.clone()), "{sums} {len}");
+        // What was sent has vanished.
+        let fake = breaking(sums, true);
+        fake.put("/x", &old);
+        let remote = super::fake::tools::remote(&fake).await;
+        put(&remote).await.unwrap_err();
+        // That is said once at the most, and is no obstacle.
+        let done = match put(&remote).await {
+            Err(_) => put(&remote).await,
+            done => done,
+        };
+        assert!(done.is_ok() && fake.get("/x") == Some(content), "{sums} {len} {done:?}");
+    }
+}
