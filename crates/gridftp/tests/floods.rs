@@ -287,6 +287,8 @@ fn a_line_that_is_too_long_is_read_no_further_and_answered_after_the_transfer() 
     let mut control = Control::greeted(&serve).logged_in("anonymous", "me@");
     let at = control.passive();
     let mut data = control.data(at);
+    // Without it the server would have to know that the client is there, whose end may be behind that line.
+    control.say("ALLO 6", "200");
     control.say("STOR x", "150");
     // Until nobody has taken any for a good while: a line, and what the server's kernel has room for.
     SockRef::from(control.0.get_ref()).set_send_buffer_size(8192).unwrap();

@@ -210,24 +210,6 @@ for line, code in [('PORT 127,0,0,2,200,0', '504'), ('PORT 127,0,0,1,0,25', '504
 }
 
 #[test]
-fn a_client_that_was_killed_has_stored_nothing() {
-    let serve = Serve::writable();
-    let script = r#"
-# The control connection's end comes later than the data's, as it does where the two take other paths.
-g = login(); g.voidcmd('TYPE I')
-for ahead in '', 'QUIT':
-    for i, pause in enumerate((0.001, 0.005, 0.01, 0.02, 0.03)):
-        f = login(); f.voidcmd('TYPE I'); s = f.transfercmd(f'STOR cut{ahead}{i}'); s.sendall(b'x' * 1000)
-        if ahead: f.putcmd(ahead)
-        s.close(); time.sleep(pause); f.sock.close(); f.file.close()
-time.sleep(1); assert g.nlst() == [], g.nlst()
-g.storbinary('STOR whole', io.BytesIO(b'abc')); assert g.nlst() == ['whole']
-"#;
-    ok(&python(&serve, script));
-    assert_eq!(serve.hidden(), Vec::<String>::new());
-}
-
-#[test]
 fn a_transfer_is_stopped_by_urgent_data() {
     let serve = Serve::writable();
     fs::write(serve.path("big"), bytes(64 << 20)).unwrap();

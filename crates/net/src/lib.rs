@@ -53,4 +53,4 @@ pub use carrier::{Carrier, PipePool};
 pub use error::{Error, code_of, reason};
 pub use profile::{Buffer, CongestionControl, Profile};
 pub use stats::Stats;
-pub use stream::Stream;
+pub use stream::{OtherEnd, Stream};

@@ -5,7 +5,7 @@
 //! this program's own, which carries the bytes by a protocol that has ends, [`Ends`] tell the two apart.
 
 use crate::stats::Stats;
-use crate::stream::Stream;
+use crate::stream::{self, OtherEnd, Stream};
 use crate::transport::{Boxed, Change, Duplex};
 use rustix::net::RecvFlags;
 use std::fmt;
@@ -157,6 +157,10 @@ impl Duplex for Connection {
             Err(rustix::io::Errno::AGAIN) => Ok(true),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn other_end(&self) -> Option<OtherEnd> {
+        stream::other_end(&self.io)
     }
 
     /// A pair does not fail: it ends.

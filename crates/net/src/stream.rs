@@ -4,6 +4,7 @@ use crate::stats::Stats;
 use crate::tcp::Plain;
 use crate::transport::{Boxed, Change, Duplex, Identity, Security};
 use phoebus_proto::session::Code;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -128,6 +129,11 @@ impl Stream {
     /// When the connection has failed.
     pub fn is_quiet(&self) -> io::Result<bool> {
         self.0.is_quiet()
+    }
+
+    /// What the kernel knows of the other end, whether or not all that came from there has been read; `None` where it does not tell.
+    pub fn other_end(&self) -> Option<OtherEnd> {
+        self.0.other_end()
     }
 
     /// The socket whose bytes are the stream's bytes as they are, to be spliced.
@@ -271,6 +277,29 @@ impl Stream {
     pub fn close(self) {
         self.disarm();
     }
+}
+
+/// What is known of the other end of a connection beside the bytes that came from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherEnd {
+    /// It has not ended its side, as far as that has come here.
+    Open,
+    /// It has ended its side, perhaps behind bytes that nobody has read yet. It may be there and listen.
+    Ended,
+    /// It is not there any more: the connection was reset, or has failed.
+    Gone,
+}
+
+/// What the kernel knows of the other end of `socket`.
+pub(crate) fn other_end(socket: &impl AsFd) -> Option<OtherEnd> {
+    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+    rustix::event::poll(&mut fds, Some(&Timespec::default())).ok()?;
+    let seen = fds[0].revents();
+    Some(match () {
+        () if seen.intersects(PollFlags::ERR | PollFlags::HUP) => OtherEnd::Gone,
+        () if seen.contains(PollFlags::RDHUP) => OtherEnd::Ended,
+        () => OtherEnd::Open,
+    })
 }
 
 /// How [`Stream::delivered`] waits, on whatever clock: the kernel has no event for an empty send queue, so that it is asked,

@@ -18,7 +18,7 @@ use crate::credentials::Proof;
 use crate::error::Error;
 use crate::profile::Profile;
 use crate::stats::Stats;
-use crate::stream::Stream;
+use crate::stream::{OtherEnd, Stream};
 use phoebus_proto::session::Code;
 use phoebus_proto::units::BitRate;
 use std::fmt::Debug;
@@ -130,6 +130,11 @@ pub trait Duplex: Debug + Send + Sync {
     /// # Errors
     /// When the connection has failed.
     fn is_quiet(&self) -> io::Result<bool>;
+
+    /// See [`Stream::other_end`].
+    fn other_end(&self) -> Option<OtherEnd> {
+        None
+    }
 
     /// See [`Stream::failed`].
     fn failed(&self) -> Boxed<'_, io::Error>;

@@ -1,7 +1,7 @@
 //! Bytes of the control channel, over a connection of any transport.
 
 use crate::tls::{Tickets, Tls};
-use phoebus_net::Stream;
+use phoebus_net::{OtherEnd, Stream};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 use std::io;
@@ -107,6 +107,11 @@ impl Link {
         self.tls.is_some() || self.stream.is_quiet().unwrap_or(false)
     }
 
+    /// What the kernel knows of the other end, though not all that it has said was read; nothing where it does not tell.
+    pub(crate) fn other_end(&self) -> Option<OtherEnd> {
+        self.stream.other_end()
+    }
+
     /// Reads what is there, even if nobody has told the runtime of it yet; 0 at the end. Cancel safe.
     ///
     /// # Errors
@@ -197,5 +202,28 @@ mod tests {
         assert!(nothing(link.try_read(&mut room)) && !link.is_quiet());
         assert_eq!((link.read_there(&mut room).await.unwrap(), &room[..3]), (3, &b"bye"[..]));
         assert_eq!(link.read_there(&mut room).await.unwrap(), 0);
+    }
+
+    async fn until(link: &Link, state: OtherEnd) {
+        while link.other_end() != Some(state) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn the_kernel_knows_of_an_end_behind_what_was_not_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let mut link = Link::new(tcp::connect(at, &Profile::default(), Duration::from_secs(60)).await.unwrap());
+        let mut peer = listener.accept().unwrap().0;
+        peer.write_all(b"bye").unwrap();
+        link.stream.readable().await.unwrap();
+        assert_eq!(link.other_end(), Some(OtherEnd::Open));
+        peer.shutdown(std::net::Shutdown::Write).unwrap();
+        until(&link, OtherEnd::Ended).await;
+        // What nobody reads any more is answered with a reset.
+        drop(peer);
+        link.write(b"there?", Duration::from_secs(60)).await.unwrap();
+        until(&link, OtherEnd::Gone).await;
     }
 }

@@ -3,24 +3,30 @@
 use super::config::Limits;
 use super::count::Counted;
 use super::current::Shared;
-use super::memory::Held;
 use super::serve::Ending;
 use super::session::task::{Outcome, Task};
 use super::session::{Rules, Session, Step};
+use super::waiting::Waiting;
 use super::work::{Ask, Tell, Worker};
 use crate::control::Link;
+use phoebus_net::OtherEnd;
 use phoebus_proto::gridftp::line::Lines;
 use phoebus_proto::gridftp::reply::Reply;
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 /// The longest round trip that the end of a control connection is waited for.
 const LONGEST_TRIP: Duration = Duration::from_secs(2);
+
+/// How often the kernel is asked whether the client is there, while nothing is read that would tell.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How many times as much as a client may send ahead is read while something goes on that he may stop, or that his end does.
+const AT_MOST: u64 = 2;
 
 /// How much is read from a control connection at once.
 const READ: usize = 4096;
@@ -76,7 +82,7 @@ impl Connection {
             stripes: None,
         };
         let lines = Lines::new(server.config.limits.line.0 as usize);
-        let waiting = Waiting { lines: VecDeque::new(), held: server.memory.held(peer.ip()) };
+        let waiting = Waiting::new(server.memory.held(peer.ip()));
         let mut connection = Self { server, link, lines, session, worker, waiting, counted: None, ending };
         tracing::debug!(%peer, "a client has connected");
         match connection.run(greeting).await {
@@ -211,7 +217,7 @@ impl Connection {
         let mut cut = Box::pin(told(self.ending.clone(), Ending::Now));
         let Self { server, link, lines, session, worker, waiting, .. } = self;
         let limits = &server.config.limits;
-        let stoppable = task.is_stoppable();
+        let (stoppable, outlives) = (task.is_stoppable(), task.outlives_a_goodbye());
         let mut beside = Beside {
             link,
             lines,
@@ -220,18 +226,23 @@ impl Connection {
             limits,
             stop,
             stoppable,
+            outlives,
             gone: false,
+            lost: false,
             is_too_long: false,
             aborted: false,
         };
         let mut work = Box::pin(worker.perform(task, &tell));
         let (mut room, mut is_cut) = ([0; READ], false);
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let outcome = loop {
             tokio::select! {
                 biased;
                 Some(reply) = said.recv() => beside.say(&reply).await,
                 outcome = &mut work => break outcome,
                 read = beside.link.read(&mut room), if beside.listens() => beside.came(&room[..read.unwrap_or(0)]).await,
+                _ = looks.tick(), if !beside.listens() && !beside.lost => beside.look(),
                 Some(Ask { answer, doubted_since }) = asked.recv() => match doubted_since {
                     Some(since) => {
                         // Nothing makes this shorter. A command that comes meanwhile may have been sent ahead by one who was killed since,
@@ -242,15 +253,17 @@ impl Connection {
                     }
                     None => {
                         // What has come is read first, whichever of the two was seen first.
-                        beside.catch_up().await;
+                        if !beside.catch_up().await {
+                            beside.look();
+                        }
                         let _ = answer.send(!beside.has_left());
                     }
                 },
                 () = until(doubt.as_ref().map(|(_, until)| *until)) => {
-                    beside.catch_up().await;
-                    // A goodbye that was sent ahead tells nothing of what came after it.
+                    // Behind what nobody reads may be his end. A goodbye that was sent ahead tells nothing of what came after it.
+                    let there = beside.catch_up().await && !beside.gone;
                     if let Some((answer, _)) = doubt.take() {
-                        let _ = answer.send(!beside.gone);
+                        let _ = answer.send(there);
                     }
                 }
                 () = &mut cut, if !is_cut => {
@@ -299,8 +312,12 @@ struct Beside<'a> {
     stop: watch::Sender<bool>,
     /// Whether ABOR is for this task.
     stoppable: bool,
+    /// Whether it goes on for a client who has said goodbye.
+    outlives: bool,
     /// Whether nothing more comes from the client.
     gone: bool,
+    /// Whether the connection has failed, so that nothing gets there either.
+    lost: bool,
     /// Whether a line is longer than may be, after which nothing more is read.
     is_too_long: bool,
     aborted: bool,
@@ -316,9 +333,23 @@ impl Beside<'_> {
         }
     }
 
-    /// Whether more is read: not of one that has sent enough ahead.
+    /// Whether more is read: not of one that has sent enough ahead. What can be stopped may be so behind as much again.
     fn listens(&self) -> bool {
-        !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, 1)
+        let times = if self.stoppable { AT_MOST } else { 1 };
+        !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, times)
+    }
+
+    /// Asks the kernel who is there, where no more is read that would tell.
+    fn look(&mut self) {
+        match self.link.other_end() {
+            None | Some(OtherEnd::Open) => return,
+            Some(OtherEnd::Ended) => {}
+            Some(OtherEnd::Gone) => self.lost = true,
+        }
+        self.gone = true;
+        if self.has_left() {
+            let _ = self.stop.send(true);
+        }
     }
 
     /// Takes what has come, nothing being the end: what is for the task is done, and the rest waits.
@@ -356,25 +387,28 @@ impl Beside<'_> {
         }
     }
 
-    /// Takes what has come already, and no more than a client that is there may send ahead.
-    async fn catch_up(&mut self) {
-        let (mut room, mut left) = ([0; READ], self.limits.ahead_bytes.0.saturating_mul(2));
-        while !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, 2) && left > 0 {
+    /// Takes what has come already, and no more than a client that is there may send ahead: whether that is all.
+    async fn catch_up(&mut self) -> bool {
+        let (mut room, mut left) = ([0; READ], self.limits.ahead_bytes.0.saturating_mul(AT_MOST));
+        while !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, AT_MOST) && left > 0 {
             match self.link.read_there(&mut room).await {
                 Ok(len) => {
                     // What is answered at once does not wait, and may be as much as somebody likes to send.
                     left = left.saturating_sub(len.max(64) as u64);
                     self.came(&room[..len]).await;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(_) => self.came(&[]).await,
             }
         }
+        self.gone
     }
 
-    /// Whether the client has ended his side without a goodbye (RFC 959, section 4.1.1, QUIT: who says it may).
+    /// Whether the client has ended his side without a goodbye (RFC 959, section 4.1.1, QUIT: who says it may, while a transfer goes on).
+    /// What is there for its answer alone goes on as long as somebody may read it.
     fn has_left(&self) -> bool {
-        self.gone && !self.waiting.lines.iter().any(|line| is(line, "QUIT"))
+        let goodbye = || self.waiting.lines.iter().any(|line| is(line, "QUIT"));
+        self.gone && ((self.lost && !self.outlives) || !goodbye())
     }
 }
 
@@ -384,39 +418,6 @@ async fn until(moment: Option<Instant>) {
         Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,
     }
-}
-
-/// Lines that wait, and what is kept for them.
-struct Waiting {
-    lines: VecDeque<Vec<u8>>,
-    held: Held,
-}
-
-impl Waiting {
-    fn push(&mut self, line: Vec<u8>) {
-        self.held.add(cost(&line));
-        self.lines.push_back(line);
-    }
-
-    fn pop(&mut self) -> Option<Vec<u8>> {
-        let line = self.lines.pop_front()?;
-        self.held.take(cost(&line));
-        Some(line)
-    }
-
-    /// Whether more may be read: `times` what a client may send ahead. A little always may, so that whoever has sent nothing ahead is
-    /// heard when others have used up all that there is.
-    fn has_room(&self, limits: &Limits, times: u64) -> bool {
-        let bytes = self.held.bytes();
-        (self.lines.len() as u64) < times.saturating_mul(limits.ahead as u64)
-            && bytes < times.saturating_mul(limits.ahead_bytes.0)
-            && (bytes < READ as u64 || !self.held.is_full())
-    }
-}
-
-/// What a line takes, with what is kept beside its text.
-fn cost(line: &[u8]) -> u64 {
-    line.len() as u64 + 32
 }
 
 /// Returns when the server is told to end, and as soon as `least` says.

@@ -38,6 +38,7 @@ mod session;
 mod stripes;
 mod sweep;
 mod users;
+mod waiting;
 mod work;
 
 pub use config::Config;

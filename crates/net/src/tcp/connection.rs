@@ -3,6 +3,7 @@
 use super::info;
 use super::socket::{self, Note};
 use crate::stats::Stats;
+use crate::stream::{self, OtherEnd};
 use crate::sys;
 use crate::transport::{Boxed, Change, Duplex};
 use rustix::net::{RecvFlags, SendFlags};
@@ -50,6 +51,10 @@ impl Duplex for Connection {
             Err(rustix::io::Errno::AGAIN) => Ok(true),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn other_end(&self) -> Option<OtherEnd> {
+        stream::other_end(&self.io)
     }
 
     fn failed(&self) -> Boxed<'_, io::Error> {

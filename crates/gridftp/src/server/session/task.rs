@@ -64,6 +64,11 @@ impl Task {
                 | Self::File(FileTask::Checksum { .. } | FileTask::List { .. })
         )
     }
+
+    /// Whether it goes on for a client who has said goodbye and is not there any more: what moves data does, and what only answers does not.
+    pub(crate) fn outlives_a_goodbye(&self) -> bool {
+        !matches!(self, Self::File(_))
+    }
 }
 
 /// How the answer says where is listened.
