@@ -112,8 +112,9 @@ hook! {
 
     /// close_range(2).
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        let marks_only = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
-        if first <= last && !marks_only && !table::is_quiet() {
+        // Marks them only, or closes copies that the calling thread alone has.
+        let spares = flags as c_uint & (libc::CLOSE_RANGE_CLOEXEC | libc::CLOSE_RANGE_UNSHARE) != 0;
+        if first <= last && !spares && !table::is_quiet() {
             no_unwind(|| closing_range(first, last));
         }
         real::close_range(first, last, flags)

@@ -237,15 +237,20 @@ fn attempt(fd: c_int, awaited: Awaited) -> Option<Guard> {
 
 /// Waits for a connection that goes direct, which has begun.
 fn fall_back(fd: c_int, addr: &RawAddr) -> Errno {
-    let begun = handshake::tcp_state(fd).is_some_and(|state| state != handshake::TCP_CLOSE);
+    // A connection that has failed already is told apart from one that was given up by its error, which is read before the call
+    // below has errors of its own to say.
+    let over = handshake::tcp_state(fd).is_none_or(|state| state == handshake::TCP_CLOSE);
+    let failure = if over { sys::get(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0) } else { 0 };
     let nowhere = no_destination(addr);
     let (at, len) = nowhere.parts();
     // SAFETY: the address is valid for its length.
     match unsafe { real::connect(fd, at, len) } {
+        // The call leaves the socket as a failed connect does: it can be connected again.
+        _ if failure != 0 => failure,
         0 => 0,
         _ => match sys::errno() {
             libc::EISCONN => 0,
-            errno if is_unconnected(errno) && !begun => GIVEN_UP,
+            errno if is_unconnected(errno) && over => GIVEN_UP,
             errno => errno,
         },
     }
@@ -283,3 +288,6 @@ hook! {
         connect(fd, addr, len)
     }
 }
+
+#[cfg(test)]
+mod tests;

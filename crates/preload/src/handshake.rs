@@ -119,10 +119,9 @@ pub(crate) fn begin(
     guard.facts().attempt = ATTEMPTS.fetch_add(1, Ordering::Relaxed);
     // Before the kernel has anything to report: another thread may be waiting.
     epoll::hide(guard);
-    let Err(errno) = dial(guard, fd, config, destination) else {
-        guard.set_state(State::Pending);
-        return Ok(());
-    };
+    // The connection may be there before the call that makes it is over: what another thread sends meanwhile waits for this guard.
+    guard.set_state(State::Pending);
+    let Err(errno) = dial(guard, fd, config, destination) else { return Ok(()) };
     match give_up(guard, fd, config, &Failure::Connect(errno)) {
         None => {
             settle(guard, State::Free);
@@ -166,8 +165,8 @@ pub(crate) fn look_for(fd: c_int, awaited: &mut Awaited) -> Option<Stage> {
             awaited.cookie = sys::cookie(fd);
             return Some(stage);
         }
-        let same = awaited.cookie.is_some() && sys::cookie(fd) == awaited.cookie;
-        same.then_some(Stage::Plain)
+        let cookie = sys::cookie(fd)?;
+        (awaited.cookie == Some(cookie) || socket::took_its_place(awaited.attempt, cookie)).then_some(Stage::Plain)
     })
 }
 

@@ -1,6 +1,7 @@
 //! The program's socket, made fit for the way to the gateway, and put back when it does not go there.
 
 use crate::addr::RawAddr;
+use crate::process::Locked;
 use crate::record::Attempt;
 use crate::sys::{self, Errno};
 use crate::table::Guard;
@@ -13,6 +14,12 @@ use std::time::Duration;
 /// Sockets whose congestion control the program chose itself, by cookie: the last so many.
 static CHOSEN: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// How many sockets are remembered that have taken the place of others. Who waits for an attempt asks every few milliseconds.
+const SUCCESSORS_KEPT: usize = 256;
+
+/// The attempts and cookies of those, and where the next goes.
+static SUCCESSORS: Locked<(usize, [(u64, u64); SUCCESSORS_KEPT])> = Locked::new((0, [(0, 0); SUCCESSORS_KEPT]));
 
 /// SO_BUF_LOCK of Linux 5.14: which buffer sizes were set, and so are not automatic.
 const SO_BUF_LOCK: c_int = 72;
@@ -218,8 +225,22 @@ fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
         chosen(fd);
     }
     guard.follow(fd)?;
+    note_successor(guard);
     epoll::renew(guard);
     Ok(())
+}
+
+/// Notes that the socket of `guard` has taken the place of another, for a thread that waits for the attempt on that one.
+fn note_successor(guard: &Guard) {
+    SUCCESSORS.with(|(next, known)| {
+        known[*next % SUCCESSORS_KEPT] = (guard.attempt(), guard.cookie());
+        *next = next.wrapping_add(1);
+    });
+}
+
+/// Whether the socket with this cookie has taken the place of the one that the attempt began with.
+pub(crate) fn took_its_place(attempt: u64, cookie: u64) -> bool {
+    SUCCESSORS.with(|(_, known)| attempt != 0 && known.contains(&(attempt, cookie)))
 }
 
 fn copy_options(from: c_int, to: c_int) {

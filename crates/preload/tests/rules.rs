@@ -44,12 +44,15 @@ rules! { rules: blocking pending exact refusals refused_later selects selects_ma
 rules! { signals: interrupted timed blocking_io jumps cancelled }
 rules! { copies: duplicated forked vforked threads shared }
 
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("races", &[]))
+}
+
 /// Runs a rule of `races.c`, whose destinations are on this host, so that it sees what comes to them past the gateway.
 fn race(rule: &str, more: impl FnOnce(&mut Command, &Peer)) -> Ended {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let peer = Peer::start("127.0.0.1");
-    let program = PROGRAM.get_or_init(|| compile("races", &[]));
-    let mut command = command(program, &peer, rule);
+    let mut command = command(program(), &peer, rule);
     // 192.0.2.1 is nowhere: who reaches it does so through the gateway.
     command.env("PHOEBUS_ONLY", "127.0.0.0/8,192.0.2.0/24");
     more(&mut command, &peer);
@@ -71,7 +74,7 @@ macro_rules! races {
 
 races! {
     shut_down dissolved closed replaced closed_in_a_range closed_of_two read_elsewhere error_taken dissolved_elsewhere
-    fast_open_of_several executed
+    fast_open_of_several executed closed_in_a_table_of_its_own
 }
 
 #[test]
@@ -83,6 +86,23 @@ fn closed_while_looking_up() {
     });
     assert_eq!(ended.err, "");
     ended.ok();
+}
+
+#[test]
+fn sent_while_it_begins() {
+    let dialled = compile("dialled", &["-shared", "-fPIC"]);
+    let ended = race("sent_while_it_begins", |command, _| {
+        command.env("LD_PRELOAD", format!("{}:{}", common::library().display(), dialled.display()));
+    });
+    assert_eq!(ended.err, "");
+    ended.ok();
+}
+
+#[test]
+fn fell_back_elsewhere() {
+    let mut command = preloaded(program(), "127.0.0.1/1");
+    command.env("PHOEBUS_ONLY", "127.0.0.0/8").env("PHOEBUS_FALLBACK", "1");
+    run(command.arg("fell_back_elsewhere")).ok();
 }
 
 #[test]

@@ -1,6 +1,9 @@
 // A descriptor that one thread takes away while another waits on it for its session: no connection is made past the gateway,
 // and none on the socket or file that has the descriptor's number afterwards. One function for each rule.
 #include "check.h"
+#include <dlfcn.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <sys/syscall.h>
 
 // Sees every connection that is made past the gateway.
@@ -14,15 +17,28 @@ static v4 here(int port) {
 
 static v4 listen_at(int port) {
     v4 a = here(port);
+    int on = 1;
     listener = tcp(SOCK_NONBLOCK);
+    OK(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
     OK(bind(listener, ADDR(a)));
     OK(listen(listener, 8));
     return a;
 }
 
+// Connections are accepted in the order in which they came, so one that is made past the shim now is the first there is.
 static void nobody_came(void) {
-    usleep(20000);
-    FAILS(accept(listener, NULL, NULL), EAGAIN);
+    v4 to, own, from;
+    socklen_t len = sizeof to;
+    int fd = tcp(0);
+    OK(getsockname(listener, (struct sockaddr *)&to, &len));
+    OK(syscall(SYS_connect, fd, ADDR(to)));
+    OK(getsockname(fd, (struct sockaddr *)&own, &len));
+    CHECK(polled(listener, POLLIN, -1) == POLLIN);
+    int got = accept(listener, (struct sockaddr *)&from, &len);
+    CHECK(got >= 0);
+    CHECK(from.sin_port == own.sin_port && from.sin_addr.s_addr == own.sin_addr.s_addr);
+    close(got);
+    close(fd);
 }
 
 static void is_unconnected(int fd) {
@@ -34,13 +50,34 @@ static void is_unconnected(int fd) {
 // A thread inside a call that waits for the session of `fd`.
 struct waiter {
     pthread_t thread;
+    pid_t tid;
     int fd;
     v4 to;
     int result, error;
 };
 
+static void runs(struct waiter *w) { __atomic_store_n(&w->tid, gettid(), __ATOMIC_RELEASE); }
+
+// Returns once the thread is inside the system call in which the shim waits (proc_pid_syscall(5)).
+static void until_it_waits(struct waiter *w) {
+    pid_t tid;
+    while ((tid = __atomic_load_n(&w->tid, __ATOMIC_ACQUIRE)) == 0) sched_yield();
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", tid);
+    do {
+        int fd = open(path, O_RDONLY);
+        CHECK(fd >= 0);
+        ssize_t n = read(fd, line, sizeof line - 1);
+        CHECK(n > 0);
+        line[n] = 0;
+        close(fd);
+        sched_yield();
+    } while (strncmp(line, "running", 7) == 0 || atoi(line) != SYS_ppoll);
+}
+
 static void *connects(void *at) {
     struct waiter *w = at;
+    runs(w);
     w->result = connect(w->fd, ADDR(w->to));
     w->error = errno;
     return NULL;
@@ -58,8 +95,7 @@ static struct waiter *start(int port) {
     static struct waiter w;
     w = (struct waiter){.fd = tcp(0), .to = listen_at(port)};
     OK(pthread_create(&w.thread, NULL, connects, &w));
-    while (tcp_state(w.fd) != TCP_SYN_SENT) usleep(1000);
-    usleep(20000);
+    until_it_waits(&w);
     return &w;
 }
 
@@ -120,6 +156,28 @@ static void closed_in_a_range(void) {
     connects_again(other);
 }
 
+static void *takes_a_table_of_its_own(void *at) {
+    struct waiter *w = at;
+    OK(close_range(w->fd, w->fd, CLOSE_RANGE_UNSHARE));
+    FAILS(fcntl(w->fd, F_GETFD), EBADF);
+    return NULL;
+}
+
+// A thread that takes a table of descriptors of its own closes nothing for the others.
+static void closed_in_a_table_of_its_own(void) {
+    struct waiter *w = start(HELD_HERE);
+    pthread_t other;
+    OK(pthread_create(&other, NULL, takes_a_table_of_its_own, w));
+    OK(pthread_join(other, NULL));
+    release();
+    OK(pthread_join(w->thread, NULL));
+    errno = w->error;
+    CHECK(w->result == 0);
+    peer_is(w->fd, w->to);
+    echo(w->fd);
+    nobody_came();
+}
+
 // Another descriptor of a socket keeps its session.
 static void closed_of_two(void) {
     struct waiter *w = start(HELD_HERE);
@@ -138,6 +196,7 @@ static void closed_of_two(void) {
 static void *reads(void *at) {
     struct waiter *w = at;
     char b[1];
+    runs(w);
     w->result = read(w->fd, b, 1);
     w->error = errno;
     return NULL;
@@ -154,7 +213,7 @@ static void read_elsewhere(void) {
     FAILS(connect(w.fd, ADDR(w.to)), EINPROGRESS);
     set_nonblocking(w.fd, 0);
     OK(pthread_create(&w.thread, NULL, reads, &w));
-    usleep(50000);
+    until_it_waits(&w);
     CHECK(dup2(pipes[0], w.fd) == w.fd);
     OK(pthread_join(w.thread, NULL));
     CHECK(w.result == -1 && w.error == EBADF);
@@ -174,7 +233,7 @@ static void error_taken(void) {
         CHECK(w->result == -1);
         CHECK(w->error == ECONNREFUSED || w->error == ECONNABORTED);
         is_unconnected(w->fd);
-        FAILS(accept(listener, NULL, NULL), EAGAIN);
+        nobody_came();
         close(w->fd);
         close(listener);
     }
@@ -187,15 +246,96 @@ static void error_taken(void) {
     nobody_came();
 }
 
-// The gateway's name takes long to be looked up (slow.c); meanwhile the number goes to another socket.
+// A gateway of the other family goes away while several threads wait for it, and what another thread asks about their sockets
+// begins their connections to the destination. They are there for those who wait, too. First run with the rule's name alone, this
+// makes the gateway and begins anew with it.
+static void fell_back_elsewhere(void) {
+    enum { WAITERS = 8 };
+    const char *given = getenv("LISTENER");
+    if (given == NULL) {
+        v6 own = at6("::1", 0);
+        socklen_t len = sizeof own;
+        int gateway = socket(AF_INET6, SOCK_STREAM, 0), first = socket(AF_INET6, SOCK_STREAM, 0);
+        OK(bind(gateway, ADDR(own)));
+        OK(listen(gateway, 0));
+        OK(getsockname(gateway, (struct sockaddr *)&own, &len));
+        // It has room for one connection that nobody accepts: those that come later hear nothing.
+        OK(connect(first, ADDR(own)));
+        char text[32];
+        snprintf(text, sizeof text, "::1/%d", ntohs(own.sin6_port));
+        setenv("PHOEBUS_GW", text, 1);
+        snprintf(text, sizeof text, "%d", gateway);
+        setenv("LISTENER", text, 1);
+        char *arguments[] = {"races", "fell_back_elsewhere", NULL};
+        execv("/proc/self/exe", arguments);
+        CHECK(!"execv");
+    }
+    static struct waiter w[WAITERS];
+    v4 a = listen_at(HELD_HERE + 100);
+    for (int i = 0; i < WAITERS; i++) {
+        w[i] = (struct waiter){.fd = tcp(0), .to = a};
+        OK(pthread_create(&w[i].thread, NULL, connects, &w[i]));
+        until_it_waits(&w[i]);
+        CHECK(tcp_state(w[i].fd) == TCP_SYN_SENT);
+    }
+    OK(close(atoi(given)));
+    // The kernel hears of it when it asks the gateway again, after a second.
+    struct pollfd asked[WAITERS];
+    for (int there = 0; there < WAITERS;) {
+        for (int i = 0; i < WAITERS; i++) asked[i] = (struct pollfd){.fd = w[i].fd, .events = POLLOUT};
+        CHECK(poll(asked, WAITERS, 0) >= 0);
+        int one = accept(listener, NULL, NULL);
+        if (one >= 0) there++;
+    }
+    for (int i = 0; i < WAITERS; i++) {
+        OK(pthread_join(w[i].thread, NULL));
+        errno = w[i].error;
+        CHECK(w[i].result == 0);
+        peer_is(w[i].fd, a);
+    }
+}
+
+static void *sends(void *at) {
+    struct waiter *w = at;
+    sem_t *connected = dlsym(RTLD_DEFAULT, "gateway_connected"), *go_on = dlsym(RTLD_DEFAULT, "connect_goes_on");
+    CHECK(connected && go_on);
+    OK(sem_wait(connected));
+    w->result = send(w->fd, "x", 1, MSG_DONTWAIT);
+    w->error = errno;
+    OK(sem_post(go_on));
+    return NULL;
+}
+
+// What another thread sends while a connect begins does not get into the handshake. The connection to the gateway is there before
+// the call that makes it is over (dialled.c), and the other thread sends just then, or waits until it may.
+static void sent_while_it_begins(void) {
+    v4 a = listen_at(HELD_HERE + 100);
+    static struct waiter w;
+    w = (struct waiter){.fd = tcp(0), .to = a};
+    OK(pthread_create(&w.thread, NULL, sends, &w));
+    OK(connect(w.fd, ADDR(a)));
+    OK(pthread_join(w.thread, NULL));
+    peer_is(w.fd, a);
+    errno = w.error;
+    CHECK(w.result == 1 || errno == EAGAIN);
+    char b[1];
+    if (w.result == 1) CHECK(recv(w.fd, b, 1, 0) == 1 && b[0] == 'x');
+    echo(w.fd);
+    nobody_came();
+}
+
+// The gateway's name is being looked up (slow.c); meanwhile the number goes to another socket.
 static void closed_while_looking_up(void) {
     static struct waiter w;
     w = (struct waiter){.fd = tcp(0), .to = listen_at(HELD_HERE + 100)};
+    sem_t *begun = dlsym(RTLD_DEFAULT, "lookup_begun"), *go_on = dlsym(RTLD_DEFAULT, "lookup_goes_on");
+    CHECK(begun && go_on);
     OK(pthread_create(&w.thread, NULL, connects, &w));
-    usleep(150000);
+    OK(sem_wait(begun));
     OK(close(w.fd));
     int other = tcp(0);
     CHECK(other == w.fd);
+    OK(sem_post(go_on));
     GIVEN_UP(&w);
     is_unconnected(other);
     connects_again(other);
@@ -254,12 +394,13 @@ static void executed(void) {
         static struct waiter w;
         w = (struct waiter){.fd = tcp(SOCK_CLOEXEC), .to = a};
         OK(pthread_create(&w.thread, NULL, connects, &w));
-        while (tcp_state(w.fd) != TCP_SYN_SENT) usleep(1000);
+        until_it_waits(&w);
         execl("/bin/true", "true", NULL);
         _exit(127);
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
+    connects_again(tcp(0));
     nobody_came();
 }
 
@@ -278,6 +419,7 @@ static void rings(void) {
 
 RULES({
     RULE(shut_down), RULE(dissolved), RULE(closed), RULE(replaced), RULE(closed_in_a_range), RULE(closed_of_two),
+    RULE(closed_in_a_table_of_its_own), RULE(fell_back_elsewhere), RULE(sent_while_it_begins),
     RULE(read_elsewhere), RULE(error_taken), RULE(closed_while_looking_up), RULE(dissolved_elsewhere),
     RULE(fast_open_of_several), RULE(executed), RULE(rings),
 })

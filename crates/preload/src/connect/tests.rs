@@ -1,0 +1,43 @@
+//! How a connection ends that goes direct after all.
+
+use super::*;
+use std::process::Command;
+
+/// Runs the ignored test `name` of this program on a network where nobody answers. Needs root.
+fn where_nobody_is(name: &str) {
+    let script = "ip link set lo up && ip link add near type veth peer name far && ip address add 192.0.2.1/24 dev near && ip link set near up \
+        && ip link set far up && echo 10 >/proc/sys/net/ipv4/neigh/near/retrans_time_ms \
+        && exec \"$0\" --exact \"$1\" --ignored --nocapture";
+    let mut command = Command::new("unshare");
+    let output =
+        command.args(["-n", "sh", "-c", script]).arg(std::env::current_exe().unwrap()).arg(name).output().unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+fn a_direct_connection_that_has_failed_already_says_why() {
+    where_nobody_is("connect::tests::a_neighbour_is_not_there");
+}
+
+#[test]
+#[ignore = "for a network of its own"]
+fn a_neighbour_is_not_there() {
+    let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    let nobody = RawAddr::new(([192, 0, 2, 2], 9).into(), libc::AF_INET);
+    socket::start_plain(fd, &nobody).unwrap();
+    let mut failed = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: one valid descriptor.
+    assert_eq!(unsafe { libc::poll(&raw mut failed, 1, -1) }, 1);
+    assert_eq!(fall_back(fd, &nobody), libc::EHOSTUNREACH);
+    // As after any connect that failed.
+    socket::start_plain(fd, &nobody).unwrap();
+    sys::close(fd);
+}
+
+#[test]
+fn a_connection_that_was_given_up_says_so() {
+    let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    assert_eq!(fall_back(fd, &RawAddr::new(([127, 0, 0, 1], 9).into(), libc::AF_INET)), GIVEN_UP);
+    sys::close(fd);
+}
