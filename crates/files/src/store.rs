@@ -60,6 +60,11 @@ pub trait Store: Debug + Send + Sync {
     /// What there is under `key`. Symbolic links are followed as far as the store allows.
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta>;
 
+    /// What there is to be written under `key`: symbolic links are followed as [`Self::create`] follows them, and no others.
+    fn stat_to_write<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
+        self.stat(key)
+    }
+
     /// What there is under `key` itself: a symbolic link is one, where the store has links.
     fn stat_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
         self.stat(key)

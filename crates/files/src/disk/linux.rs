@@ -4,7 +4,7 @@
 //! symbolic links and mounts that lead elsewhere, whatever anybody renames meanwhile. Names are made, removed and renamed
 //! relative to their opened parent.
 
-use super::{Disk, DiskFile, Stat, owned};
+use super::{Disk, DiskFile, Stat, owned, walk};
 use crate::key::Key;
 use crate::range::Extent;
 use crate::store::{Attributes, Kind, Time};
@@ -52,25 +52,22 @@ impl Linux {
         Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())?, links })
     }
 
-    /// Where `key` leads if it is a symbolic link: the path of what is there, as the kernel finds it; none if that is not beneath the root.
+    /// Where what is written to `key` goes, if that is a symbolic link: the path of what is there; none if that is not beneath the root.
     ///
     /// # Errors
-    /// It leads nowhere, or out of the root; or neither this user nor root has made it, in a directory where others can make names.
+    /// It leads nowhere, or out of the root; or neither this user nor root has made a link on the way, in a directory where others can make
+    /// names.
     pub(crate) fn target(&self, key: &Key) -> io::Result<Option<Key>> {
-        let link = self.stat(key, false)?;
-        if self.is_shared(&key.parent())? && !owned::is_trusted(link.owner) {
-            return Err(Errno::ACCESS.into());
-        }
+        let place = walk::follow(&self.root, self.links, key)?;
+        walk::stat(&place)?;
         let path = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-        let (root, there) = (path(&self.root)?, path(&self.at(key, OFlags::PATH, Mode::empty())?)?);
+        let (root, there) = (path(&self.root)?, path(&place.dir)?.join(place.name()));
         Ok(there.strip_prefix(root).ok().and_then(|there| Key::parse(there.as_os_str().as_bytes()).ok()))
     }
 
-    /// Opens `key` beneath the root. Nothing is waited for, as opening a pipe would.
-    fn at(&self, key: &Key, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
-        // The kernel refuses what makes no sense beside O_PATH.
-        let quick = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY | OFlags::NONBLOCK };
-        let flags = flags | quick | OFlags::CLOEXEC;
+    /// Opens `key` beneath the root, to be read or looked at: every link on the way is followed.
+    fn at(&self, key: &Key, flags: OFlags) -> io::Result<OwnedFd> {
+        let (flags, mode) = (quick(flags), Mode::empty());
         if self.links == Links::Anywhere {
             return Ok(rustix::fs::openat(&self.root, key.as_path(), flags, mode)?);
         }
@@ -84,10 +81,54 @@ impl Linux {
         Ok(rustix::fs::openat2(&self.root, key.as_path(), flags, mode, resolve)?)
     }
 
-    /// The directory that `key` is in, and its name there.
+    /// Opens what `key` leads to, to be changed: links on the way are judged ([`walk`]).
+    fn reach(&self, key: &Key, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = quick(flags | OFlags::NOFOLLOW);
+        if !flags.contains(OFlags::PATH)
+            && let Some(opened) = walk::straight(&self.root, self.links, key, flags, Mode::empty())
+        {
+            return opened;
+        }
+        for _ in 0..LOOKUPS {
+            let place = walk::follow(&self.root, self.links, key)?;
+            // Others may put a link there meanwhile.
+            match rustix::fs::openat(&place.dir, place.name(), flags, Mode::empty()) {
+                Err(Errno::LOOP) => {}
+                Ok(file) if is_link(&file)? => {}
+                opened => return Ok(opened?),
+            }
+        }
+        Err(Errno::LOOP.into())
+    }
+
+    /// Opens `key` itself, to be changed or made: links on the way to it are judged, and it is none.
+    fn itself(&self, key: &Key, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let flags = quick(flags | OFlags::NOFOLLOW);
+        if let Some(opened) = walk::straight(&self.root, self.links, key, flags, mode) {
+            return opened;
+        }
+        let (dir, name) = self.parent(key)?;
+        Ok(rustix::fs::openat(dir, name, flags, mode)?)
+    }
+
+    /// The directory `key`, to change names in it: links on the way are judged.
+    fn dir(&self, key: &Key) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match walk::straight(&self.root, self.links, key, flags, Mode::empty()) {
+            Some(opened) => opened,
+            None => self.reach(key, flags),
+        }
+    }
+
+    /// The directory that `key` is in, to change names in it, and its name there.
     fn parent<'a>(&self, key: &'a Key) -> io::Result<(OwnedFd, &'a OsStr)> {
         let Some((parent, _)) = key.split() else { return Err(Errno::BUSY.into()) };
-        Ok((self.at(&parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?, OsStr::from_bytes(key.name())))
+        Ok((self.dir(&parent)?, OsStr::from_bytes(key.name())))
+    }
+
+    /// What is there to be written, wherever `key` leads.
+    pub(crate) fn stat_to_write(&self, key: &Key) -> io::Result<Stat> {
+        Ok(stat_of(&rustix::fs::fstat(self.reach(key, OFlags::PATH)?)?))
     }
 
     pub(crate) fn make_dir(&self, key: &Key, mode: u32) -> io::Result<()> {
@@ -122,7 +163,7 @@ impl Linux {
 
     /// Locks the draft `key` if nobody writes it.
     fn lock_left(&self, key: &Key) -> io::Result<Left> {
-        let open = |access: OFlags| self.at(key, access | OFlags::NOFOLLOW, Mode::empty());
+        let open = |access: OFlags| self.itself(key, access, Mode::empty());
         let refused = |error: &io::Error| matches!(Errno::from_io_error(error), Some(Errno::ACCESS | Errno::PERM));
         // Some network file systems lock only what can be written.
         let opened = match open(OFlags::RDWR) {
@@ -149,8 +190,8 @@ impl Linux {
 
     /// The path that the symbolic link `key` holds.
     pub(crate) fn read_link(&self, key: &Key) -> io::Result<Vec<u8>> {
-        let (dir, name) = self.parent(key)?;
-        Ok(rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes())
+        let link = self.at(key, OFlags::PATH | OFlags::NOFOLLOW)?;
+        Ok(rustix::fs::readlinkat(link, "", Vec::new())?.into_bytes())
     }
 
     /// Makes the symbolic link `key`.
@@ -170,17 +211,17 @@ impl Linux {
 
     /// The tree below `key`, out of which nothing leads.
     pub(crate) fn confined(&self, key: &Key) -> io::Result<Self> {
-        Ok(Self { root: self.at(key, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?, links: Links::Beneath })
+        Ok(Self { root: self.reach(key, OFlags::RDONLY | OFlags::DIRECTORY)?, links: Links::Beneath })
     }
 
     /// Sets times and permissions of what `key` leads to.
     pub(crate) fn set(&self, key: &Key, attributes: &Attributes) -> io::Result<()> {
-        LinuxFile(Arc::new(self.at(key, OFlags::RDONLY, Mode::empty())?.into())).set(attributes)
+        LinuxFile(Arc::new(self.reach(key, OFlags::RDONLY)?.into())).set(attributes)
     }
 
     /// The entries of the directory `key`.
     pub(crate) fn entries(&self, key: &Key) -> io::Result<Entries> {
-        Ok(Entries(Dir::read_from(self.at(key, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)?))
+        Ok(Entries(Dir::read_from(self.at(key, OFlags::RDONLY | OFlags::DIRECTORY)?)?))
     }
 }
 
@@ -188,15 +229,15 @@ impl Disk for Linux {
     type File = LinuxFile;
 
     fn open(&self, key: &Key) -> io::Result<LinuxFile> {
-        Ok(LinuxFile(Arc::new(self.at(key, OFlags::RDONLY, Mode::empty())?.into())))
+        Ok(LinuxFile(Arc::new(self.at(key, OFlags::RDONLY)?.into())))
     }
 
     fn edit(&self, key: &Key) -> io::Result<LinuxFile> {
-        Ok(LinuxFile(Arc::new(self.at(key, OFlags::RDWR, Mode::empty())?.into())))
+        Ok(LinuxFile(Arc::new(self.reach(key, OFlags::RDWR)?.into())))
     }
 
     fn adopt(&self, key: &Key, shared: bool) -> io::Result<Option<LinuxFile>> {
-        match self.at(key, OFlags::RDWR | OFlags::NOFOLLOW, Mode::empty()) {
+        match self.itself(key, OFlags::RDWR, Mode::empty()) {
             Ok(file) => Ok(owned::is_own(&file, shared)?.then(|| LinuxFile(Arc::new(file.into())))),
             // A link, a directory, a socket, a file of somebody else.
             Err(error) => match Errno::from_io_error(&error) {
@@ -207,11 +248,11 @@ impl Disk for Linux {
     }
 
     fn is_shared(&self, key: &Key) -> io::Result<bool> {
-        Ok(owned::is_shared(&rustix::fs::fstat(self.at(key, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?)?))
+        Ok(owned::is_shared(&rustix::fs::fstat(self.dir(key)?)?))
     }
 
     fn names_in(&self, key: &Key) -> io::Result<Vec<Vec<u8>>> {
-        let entries = Dir::read_from(self.at(key, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)?;
+        let entries = Dir::read_from(self.reach(key, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
         entries.map(|entry| Ok(entry?.file_name().to_bytes().to_vec())).collect()
     }
 
@@ -221,10 +262,9 @@ impl Disk for Linux {
 
     fn inherit(&self, file: &LinuxFile, key: &Key) -> io::Result<()> {
         // Whoever may only write it may have its attributes listed all the same.
-        let flags = |access| access | OFlags::NOFOLLOW;
-        let old = match self.at(key, flags(OFlags::RDONLY), Mode::empty()) {
+        let old = match self.itself(key, OFlags::RDONLY, Mode::empty()) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => {
-                self.at(key, flags(OFlags::WRONLY), Mode::empty())?
+                self.itself(key, OFlags::WRONLY, Mode::empty())?
             }
             old => old?,
         };
@@ -232,13 +272,13 @@ impl Disk for Linux {
     }
 
     fn create(&self, key: &Key, mode: u32) -> io::Result<LinuxFile> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        Ok(LinuxFile(Arc::new(self.at(key, flags, Mode::from_raw_mode(mode))?.into())))
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        Ok(LinuxFile(Arc::new(self.itself(key, flags, Mode::from_raw_mode(mode))?.into())))
     }
 
     fn stat(&self, key: &Key, follow: bool) -> io::Result<Stat> {
         let flags = if follow || key.is_root() { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
-        Ok(stat_of(&rustix::fs::fstat(self.at(key, flags, Mode::empty())?)?))
+        Ok(stat_of(&rustix::fs::fstat(self.at(key, flags)?)?))
     }
 
     fn rename(&self, from: &Key, to: &Key, replace: bool) -> io::Result<()> {
@@ -262,8 +302,19 @@ impl Disk for Linux {
     }
 
     fn sync_dir(&self, key: &Key) -> io::Result<()> {
-        Ok(rustix::fs::fsync(self.at(key, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)?)
+        Ok(rustix::fs::fsync(self.at(key, OFlags::RDONLY | OFlags::DIRECTORY)?)?)
     }
+}
+
+/// The same flags, and nothing is waited for, as opening a pipe would.
+fn quick(flags: OFlags) -> OFlags {
+    // The kernel refuses what makes no sense beside O_PATH.
+    let quick = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY | OFlags::NONBLOCK };
+    flags | quick | OFlags::CLOEXEC
+}
+
+fn is_link(file: &OwnedFd) -> io::Result<bool> {
+    Ok(rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode).is_symlink())
 }
 
 /// What was found of a draft.

@@ -8,6 +8,7 @@ mod linux;
 mod owned;
 #[cfg(test)]
 pub(crate) mod sim;
+mod walk;
 
 pub use linux::Links;
 pub(crate) use linux::{Entries, Linux, LinuxFile};

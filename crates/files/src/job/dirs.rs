@@ -69,9 +69,12 @@ async fn make(job: &Job, key: &Key) -> Result<bool, Error> {
     loop {
         let Err(error) = job.dest.make_dir(key).await else { return Ok(true) };
         // Far stores have many words for it: what counts is whether one is there.
-        if matches!(job.dest.stat(key).await, Ok(meta) if meta.kind == Kind::Dir) {
-            return Ok(false);
-        }
+        let error = match job.dest.stat_to_write(key).await {
+            Ok(meta) if meta.kind == Kind::Dir => return Ok(false),
+            // A link leads to one, and is not followed.
+            Err(refused @ Error::Denied { .. }) if matches!(error, Error::Exists { .. }) => refused,
+            _ => error,
+        };
         if !error.may_pass() || attempt >= job.retry.attempts {
             return Err(error);
         }

@@ -92,7 +92,7 @@ impl One {
     async fn decide(&self) -> Result<Result<Reason, Reason>, Error> {
         let dest = match self.known {
             Some(known) => known,
-            None => match self.job.dest.stat(&self.to).await {
+            None => match self.job.dest.stat_to_write(&self.to).await {
                 Ok(meta) => Some(meta),
                 Err(Error::NotFound { .. }) => None,
                 Err(error) => return Err(error),
@@ -173,7 +173,7 @@ impl One {
         let name = || shown(dest, &self.to);
         let there = match self.known {
             Some(known) => known.ok_or_else(|| Error::NotFound { name: name() }),
-            None => dest.stat(&self.to).await,
+            None => dest.stat_to_write(&self.to).await,
         };
         match there {
             Ok(meta) if !matches!(meta.kind, Kind::File | Kind::Link | Kind::Device) => {

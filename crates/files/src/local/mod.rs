@@ -253,6 +253,10 @@ impl Store for Local {
         Box::pin(async move { Ok(meta_of(&self.call(key, "look at", |disk, key| disk.stat(key, true)).await?)) })
     }
 
+    fn stat_to_write<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
+        Box::pin(async move { Ok(meta_of(&self.call(key, "follow", Linux::stat_to_write).await?)) })
+    }
+
     fn stat_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
         Box::pin(async move { Ok(meta_of(&self.call(key, "look at", |disk, key| disk.stat(key, false)).await?)) })
     }

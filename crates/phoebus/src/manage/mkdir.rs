@@ -41,7 +41,7 @@ async fn make(place: &Place, parents: bool) -> Result<(), Error> {
         while let Some(key) = above.pop() {
             if let Err(error) = place.store.make_dir(&key).await {
                 // Servers have many words for it: what counts is whether one is there.
-                match place.store.stat(&key).await {
+                match place.store.stat_to_write(&key).await {
                     Ok(meta) if meta.kind == Kind::Dir => {}
                     _ => return Err(error),
                 }

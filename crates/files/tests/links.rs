@@ -1,0 +1,234 @@
+//! Symbolic links that others made, where others can make them, are not written through.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod common;
+
+use common::{key, local};
+use phoebus_files::job::Job;
+use phoebus_files::key::Key;
+use phoebus_files::local::{Identity, Local};
+use phoebus_files::store::{Attributes, Begun, Fallible, Kind, Spec, Store};
+use phoebus_files::{Error, Links};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::{TempDir, tempdir};
+
+/// Somebody else, in these tests that need root.
+const GAMES: u32 = 5;
+
+/// Another one yet.
+const MAN: u32 = 6;
+
+fn replacing() -> Spec {
+    Spec { replace: true, ..Spec::default() }
+}
+
+async fn put(store: &dyn Store, key: &Key) -> Result<(), Error> {
+    match store.create(key, replacing()).await? {
+        Begun::Draft(draft) => draft.publish(0).await,
+        Begun::Done => panic!("nothing was published"),
+    }
+}
+
+/// A link of `owner`.
+fn link(owner: u32, target: &str, at: &Path) {
+    symlink(target, at).unwrap();
+    lchown(at, Some(owner), None).unwrap();
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// `shared`, where everybody can make names, beside `vic` with the files `a` and `b` and the directory `d`.
+fn tree() -> TempDir {
+    let root = tempdir().unwrap();
+    for dir in ["shared", "vic/d", "src/sub/d"] {
+        fs::create_dir_all(root.path().join(dir)).unwrap();
+    }
+    for file in ["vic/a", "vic/b", "src/sub/a", "src/sub/new", "shared/mine"] {
+        fs::write(root.path().join(file), file).unwrap();
+        mode(&root.path().join(file), 0o600);
+    }
+    mode(&root.path().join("shared"), 0o777);
+    root
+}
+
+/// Everything that changes something below `dir`, `dir/a` among it.
+async fn refused_below(store: &Local, dir: &str) {
+    let of = |name: &str| key(&format!("{dir}/{name}"));
+    let (a, new, d, mine) = (of("a"), of("new"), of("d"), key("shared/mine"));
+    let set = Attributes { mode: Some(0o666), modified: None };
+    let edit = |key| Box::pin(async move { store.edit(key).await.map(drop) }) as Fallible<'_, ()>;
+    let create = |key| Box::pin(put(store, key)) as Fallible<'_, ()>;
+    let confined = |key| Box::pin(async move { store.confined(key).await.map(drop) }) as Fallible<'_, ()>;
+    let stat = |key| Box::pin(async move { store.stat_to_write(key).await.map(drop) }) as Fallible<'_, ()>;
+    for (what, refused) in [
+        ("create", create(&a)),
+        ("create a new one", create(&new)),
+        ("edit", edit(&a)),
+        ("edit a new one", edit(&new)),
+        ("make a directory", store.make_dir(&new)),
+        ("make a link", store.make_link(&new, b"a", None, true)),
+        ("remove", store.remove(&a)),
+        ("discard", store.discard(&a, None)),
+        ("remove a directory", store.remove_dir(&d)),
+        ("rename from", store.rename(&a, &mine, true)),
+        ("rename to", store.rename(&mine, &a, true)),
+        ("set", store.set(&a, set)),
+        ("set of a directory", store.set(&d, set)),
+        ("confine", confined(&d)),
+        ("look at", stat(&a)),
+    ] {
+        let Err(error) = refused.await else { panic!("{what} below {dir} was done") };
+        assert!(matches!(error, Error::Denied { .. }), "{what} below {dir}: {error}");
+        assert!(error.to_string().contains("is a symbolic link that user 5 made"), "{what}: {error}");
+    }
+}
+
+/// Nothing of it has changed.
+fn untouched(root: &Path) {
+    let mut names: Vec<_> = fs::read_dir(root.join("vic")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["a", "b", "d"]);
+    for file in ["vic/a", "vic/b"] {
+        assert_eq!(fs::read_to_string(root.join(file)).unwrap(), file);
+        assert_eq!(fs::metadata(root.join(file)).unwrap().permissions().mode() & 0o777, 0o600, "{file}");
+    }
+    assert_eq!(fs::read_to_string(root.join("shared/mine")).unwrap(), "shared/mine");
+}
+
+#[tokio::test]
+async fn a_link_of_somebody_else_to_a_directory_is_not_written_through() {
+    let root = tree();
+    let shared = root.path().join("shared");
+    link(GAMES, "../vic", &shared.join("sub"));
+    // One's own link to it does not make it better, nor does a directory of his.
+    link(0, "sub/../vic", &shared.join("own"));
+    fs::create_dir(shared.join("his")).unwrap();
+    lchown(shared.join("his"), Some(GAMES), None).unwrap();
+    link(GAMES, "../../vic", &shared.join("his/sub"));
+    for links in [Links::Beneath, Links::Anywhere] {
+        let store = Local::new(root.path(), links).unwrap();
+        for dir in ["shared/sub", "shared/own", "shared/his/sub"] {
+            refused_below(&store, dir).await;
+            assert!(store.open(&key(dir).join("a").unwrap()).await.is_ok(), "it is read through");
+        }
+        // A whole tree, which gives the directory its mode.
+        let store: Arc<dyn Store> = Arc::new(store);
+        let job = Job::new(store.clone(), store);
+        let report = job.run([(key("src"), key("shared"))]).await;
+        assert_eq!((report.carried, report.failed), (0, 4), "{report:?}");
+        mode(&shared, 0o777);
+    }
+    untouched(root.path());
+}
+
+#[tokio::test]
+async fn a_link_of_somebody_else_to_a_file_is_not_changed_through() {
+    let root = tree();
+    let shared = root.path().join("shared");
+    link(GAMES, "../vic/a", &shared.join("log"));
+    link(0, "log", &shared.join("own"));
+    link(GAMES, "/dev/null", &shared.join("device"));
+    let set = Attributes { mode: Some(0o666), modified: None };
+    for links in [Links::Beneath, Links::Anywhere] {
+        let store = Local::new(root.path(), links).unwrap();
+        for name in ["log", "own", "device"] {
+            let link = key("shared").join(name).unwrap();
+            let edited = store.edit(&link).await.map(drop);
+            for refused in [edited, put(&store, &link).await, store.set(&link, set).await] {
+                let error = refused.unwrap_err();
+                assert!(matches!(error, Error::Denied { .. } | Error::Escapes { .. }), "{name}: {error}");
+                assert!(matches!(error, Error::Denied { .. }) || name == "device", "{name}: {error}");
+            }
+        }
+    }
+    untouched(root.path());
+}
+
+#[tokio::test]
+async fn links_are_followed_that_nobody_else_chose() {
+    let root = tree();
+    let path = |name: &str| root.path().join(name);
+    // Of somebody else, where he cannot make any more; of root; of one's own; up and down, and a slash at the end.
+    fs::create_dir(path("closed")).unwrap();
+    link(GAMES, "../vic", &path("closed/sub"));
+    link(0, "../closed/sub/", &path("shared/roots"));
+    link(GAMES, "roots/../vic/./d/..", &path("shared/his"));
+    link(GAMES, "../vic/b", &path("shared/file"));
+    for dir in ["vic", "vic/d"] {
+        lchown(path(dir), Some(GAMES), None).unwrap();
+    }
+    for links in [Links::Beneath, Links::Anywhere] {
+        let open = || Local::new(root.path(), links).unwrap();
+        let games = open().acting_as(Identity::named("games").unwrap());
+        lchown(path("vic/b"), Some(0), None).unwrap();
+        for (store, dir) in
+            [(&open(), "closed/sub"), (&open(), "shared/roots"), (&games, "shared/roots"), (&games, "shared/his")]
+        {
+            let of = |name: &str| key(dir).join(name).unwrap();
+            put(store, &of("new")).await.unwrap();
+            store.edit(&of("new")).await.unwrap();
+            store.set(&of("new"), Attributes { mode: Some(0o640), modified: None }).await.unwrap();
+            store.rename(&of("new"), &of("newer"), false).await.unwrap();
+            store.make_dir(&of("more")).await.unwrap();
+            store.remove_dir(&of("more")).await.unwrap();
+            assert_eq!(store.stat_to_write(&key(dir)).await.unwrap().kind, Kind::Dir);
+            assert!(path("vic/newer").exists());
+            store.remove(&of("newer")).await.unwrap();
+        }
+        lchown(path("vic/b"), Some(GAMES), Some(60)).unwrap();
+        put(&games, &key("shared/file")).await.unwrap();
+        assert!(fs::symlink_metadata(path("shared/file")).unwrap().is_symlink());
+    }
+    // To the top by a path of the machine, for files that the user names; and by what the kernel alone can follow.
+    link(0, root.path().to_str().unwrap(), &path("shared/top"));
+    put(&Local::new("/", Links::Anywhere).unwrap(), &key(path("shared/top/vic/b").to_str().unwrap())).await.unwrap();
+    std::env::set_current_dir(root.path()).unwrap();
+    put(&Local::new("/", Links::Anywhere).unwrap(), &key("proc/self/cwd/vic/a")).await.unwrap();
+    assert_eq!(fs::read(path("vic/a")).unwrap(), b"");
+}
+
+#[tokio::test]
+async fn links_that_lead_on_and_on_or_out_are_refused() {
+    let root = tree();
+    let path = |name: &str| root.path().join(name);
+    link(0, "loop/x", &path("loop"));
+    link(0, "../..", &path("vic/up"));
+    link(0, "/", &path("vic/top"));
+    for n in 0..50 {
+        link(0, if n == 0 { "vic".to_owned() } else { format!("l{}", n - 1) }.as_str(), &path(&format!("l{n}")));
+    }
+    let store = local(root.path());
+    let error = store.make_dir(&key("loop/x")).await.unwrap_err();
+    assert!(error.to_string().contains("symbolic link"), "{error}");
+    store.make_dir(&key("l39/x")).await.unwrap();
+    assert!(store.make_dir(&key("l40/y")).await.is_err() && !path("vic/y").exists());
+    for out in ["vic/up/x", "vic/top/x"] {
+        let error = store.make_dir(&key(out)).await.unwrap_err();
+        assert!(matches!(error, Error::Escapes { .. }), "{error}");
+    }
+    let error = store.make_dir(&key("vic/a/x")).await.unwrap_err();
+    assert!(error.to_string().contains("not a directory"), "{error}");
+}
+
+#[tokio::test]
+async fn whose_a_link_is_counts_for_whom_it_is_followed() {
+    let root = tree();
+    link(MAN, "../vic", &root.path().join("shared/sub"));
+    lchown(root.path().join("vic"), Some(GAMES), None).unwrap();
+    let store = || local(root.path());
+    let to = key("shared/sub/new");
+    for refused in [store(), store().acting_as(Identity::named("games").unwrap())] {
+        assert!(matches!(refused.make_dir(&to).await, Err(Error::Denied { .. })));
+    }
+    lchown(root.path().join("shared"), Some(MAN), None).unwrap();
+    mode(&root.path().join("shared"), 0o755);
+    assert!(matches!(store().make_dir(&to).await, Err(Error::Denied { .. })), "its directory is his");
+    lchown(root.path().join("shared"), Some(0), None).unwrap();
+    store().make_dir(&to).await.unwrap();
+}
