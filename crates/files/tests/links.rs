@@ -146,8 +146,44 @@ async fn a_link_of_somebody_else_to_a_file_is_not_changed_through() {
                 assert!(matches!(error, Error::Denied { .. }) || name == "device", "{name}: {error}");
             }
         }
+        // What has the same bytes gets no other mode, either.
+        mode(&root.path().join("vic/b"), 0o666);
+        fs::write(root.path().join("vic/b"), "vic/a").unwrap();
+        let store: Arc<dyn Store> = Arc::new(store);
+        let report = Job::new(store.clone(), store).run([(key("vic/b"), key("shared/log"))]).await;
+        assert_eq!((report.carried, report.failed, report.modes_set), (0, 1, 0), "{report:?}");
+        mode(&root.path().join("vic/b"), 0o600);
+        fs::write(root.path().join("vic/b"), "vic/b").unwrap();
     }
     untouched(root.path());
+}
+
+#[tokio::test]
+async fn what_is_no_file_takes_neither_bytes_nor_a_mode() {
+    use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+    let root = tree();
+    let make = |name: &str, kind, number| {
+        mknodat(CWD, root.path().join(name), kind, Mode::from_raw_mode(0o600), number).unwrap();
+    };
+    make("null", FileType::CharacterDevice, makedev(1, 3));
+    make("disk", FileType::BlockDevice, makedev(7, 200));
+    make("fifo", FileType::Fifo, 0);
+    make("socket", FileType::Socket, 0);
+    link(0, "fifo", &root.path().join("link"));
+    let store = Local::new(root.path(), Links::Beneath).unwrap();
+    for name in ["null", "disk", "fifo", "socket", "link"] {
+        let key = key(name);
+        let set = store.set(&key, Attributes { mode: Some(0o666), modified: None }).await;
+        let edited = store.edit(&key).await.map(drop);
+        let refused = if name == "null" { vec![set] } else { vec![set, edited, put(&store, &key).await] };
+        for refused in refused {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, Error::Kind { .. }), "{name}: {error}");
+        }
+        assert_eq!(fs::metadata(root.path().join(name)).unwrap().permissions().mode() & 0o777, 0o600, "{name}");
+    }
+    // The null device takes bytes.
+    put(&store, &key("null")).await.unwrap();
 }
 
 #[tokio::test]

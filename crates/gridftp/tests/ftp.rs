@@ -289,6 +289,39 @@ for line in ['RETR link', 'STOR dir/x', 'APPE link', 'LIST slash', 'MLSD dir']:
 }
 
 #[test]
+fn links_of_others_where_others_write_are_not_written_through() {
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+    let serve = Serve::writable();
+    for dir in ["group", "victim"] {
+        fs::create_dir(serve.path(dir)).unwrap();
+    }
+    fs::set_permissions(serve.path("group"), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::write(serve.path("victim/f"), "untouched").unwrap();
+    fs::set_permissions(serve.path("victim/f"), fs::Permissions::from_mode(0o600)).unwrap();
+    for (link, target) in [("group/log", "../victim/f"), ("group/dir", "../victim")] {
+        symlink(target, serve.path(link)).unwrap();
+        lchown(serve.path(link), Some(5), None).unwrap();
+    }
+    let script = r#"
+f = login(); f.voidcmd('TYPE I')
+for name in ['group/log', 'group/dir/f']:
+    for line in ['SITE CHMOD 666', 'MFMT 20260102030405']:
+        try: raise SystemExit(line + ' ' + f.sendcmd(f'{line} {name}'))
+        except ftplib.Error as e: assert str(e).startswith('550') and 'symbolic link' in str(e), (line, e)
+    for line, at in [('STOR', None), ('STOR', 3), ('APPE', None), ('ESTO A 0', None), ('ESTO A 3', None)]:
+        try: f.storbinary(f'{line} {name}', io.BytesIO(b'other'), rest=at); raise SystemExit(line + ' succeeded')
+        except ftplib.Error as e: assert str(e).startswith('55') and 'symbolic link' in str(e), (line, e)
+for line in ['MKD group/dir/x', 'DELE group/dir/f']:
+    try: raise SystemExit(line + ' ' + f.sendcmd(line))
+    except ftplib.Error as e: assert str(e).startswith('550') and 'symbolic link' in str(e), (line, e)
+"#;
+    ok(&python(&serve, script));
+    assert_eq!(fs::read(serve.path("victim/f")).unwrap(), b"untouched");
+    assert_eq!(fs::metadata(serve.path("victim/f")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::read_dir(serve.path("victim")).unwrap().count(), 1);
+}
+
+#[test]
 fn a_server_to_read_from_changes_nothing() {
     let serve = Serve::reading();
     fs::write(serve.path("f"), "f").unwrap();

@@ -4,21 +4,16 @@
 //! symbolic links and mounts that lead elsewhere, whatever anybody renames meanwhile. Names are made, removed and renamed
 //! relative to their opened parent.
 
-use super::{Disk, DiskFile, Stat, owned, walk};
+use super::file::modified_at;
+use super::{Disk, DiskFile, LinuxFile, Stat, owned, walk};
 use crate::key::Key;
-use crate::range::Extent;
 use crate::store::{Attributes, Kind, Time};
-use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom, Timespec,
-    Timestamps,
-};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,7 +35,7 @@ pub(crate) struct Linux {
 }
 
 /// How much of a file has to be holes before they are kept.
-const HOLE: u64 = 1 << 20;
+pub(super) const HOLE: u64 = 1 << 20;
 
 /// How often a path is looked up again when others rename what lies on it meanwhile.
 const LOOKUPS: usize = 16;
@@ -83,16 +78,14 @@ impl Linux {
 
     /// Opens what `key` leads to, to be changed: links on the way are judged ([`walk`]).
     fn reach(&self, key: &Key, flags: OFlags) -> io::Result<OwnedFd> {
-        let flags = quick(flags | OFlags::NOFOLLOW);
-        if !flags.contains(OFlags::PATH)
-            && let Some(opened) = walk::straight(&self.root, self.links, key, flags, Mode::empty())
-        {
+        let flags = quick(flags);
+        if let Some(opened) = walk::straight(&self.root, self.links, key, flags, Mode::empty()) {
             return opened;
         }
         for _ in 0..LOOKUPS {
             let place = walk::follow(&self.root, self.links, key)?;
             // Others may put a link there meanwhile.
-            match rustix::fs::openat(&place.dir, place.name(), flags, Mode::empty()) {
+            match rustix::fs::openat(&place.dir, place.name(), flags | OFlags::NOFOLLOW, Mode::empty()) {
                 Err(Errno::LOOP) => {}
                 Ok(file) if is_link(&file)? => {}
                 opened => return Ok(opened?),
@@ -113,11 +106,7 @@ impl Linux {
 
     /// The directory `key`, to change names in it: links on the way are judged.
     fn dir(&self, key: &Key) -> io::Result<OwnedFd> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match walk::straight(&self.root, self.links, key, flags, Mode::empty()) {
-            Some(opened) => opened,
-            None => self.reach(key, flags),
-        }
+        self.reach(key, OFlags::PATH | OFlags::DIRECTORY)
     }
 
     /// The directory that `key` is in, to change names in it, and its name there.
@@ -326,95 +315,6 @@ enum Left {
     Unknown,
 }
 
-/// An open file of this machine.
-#[derive(Debug, Clone)]
-pub(crate) struct LinuxFile(pub(crate) Arc<File>);
-
-impl DiskFile for LinuxFile {
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut done = 0;
-        while done < bytes.len() {
-            match self.0.read_at(&mut bytes[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
-    }
-
-    fn zeros_at(&self, extent: Extent) -> io::Result<u64> {
-        let until = match rustix::fs::seek(&*self.0, SeekFrom::Data(extent.start())) {
-            Ok(data) => data,
-            // There is nothing else before the file's end, which may have come nearer.
-            Err(Errno::NXIO) => self.stat()?.size,
-            Err(_) => return Ok(0),
-        };
-        Ok(until.min(extent.end()).saturating_sub(extent.start()))
-    }
-
-    fn clear(&self, extent: Extent) -> io::Result<()> {
-        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&*self.0, how, extent.start(), extent.len()) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
-            cleared => return Ok(cleared?),
-        }
-        let zeros = vec![0; HOLE as usize];
-        // Blocks are no longer than the zeros.
-        extent.blocks(HOLE).try_for_each(|block| self.write_at(&zeros[..block.len() as usize], block.start()))
-    }
-
-    fn set_len(&self, size: u64) -> io::Result<()> {
-        self.0.set_len(size)
-    }
-
-    fn reserve(&self, size: u64) -> io::Result<()> {
-        match rustix::fs::fallocate(&*self.0, FallocateFlags::empty(), 0, size) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync_all()
-    }
-
-    fn set(&self, attributes: &Attributes) -> io::Result<()> {
-        if let Some(mode) = attributes.mode {
-            rustix::fs::fchmod(&*self.0, Mode::from_raw_mode(mode & 0o777))?;
-        }
-        if let Some(time) = attributes.modified {
-            rustix::fs::futimens(&*self.0, &modified_at(time))?;
-        }
-        Ok(())
-    }
-
-    fn stat(&self) -> io::Result<Stat> {
-        Ok(stat_of(&rustix::fs::fstat(&*self.0)?))
-    }
-
-    fn lock(&self) -> io::Result<bool> {
-        match rustix::fs::flock(self.0.as_fd(), FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(true),
-            Err(Errno::WOULDBLOCK) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-/// The time of modification alone, to be set.
-fn modified_at(time: Time) -> Timestamps {
-    Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        last_modification: Timespec { tv_sec: time.seconds, tv_nsec: time.nanos.into() },
-    }
-}
-
 /// The entries of a directory.
 #[derive(Debug)]
 pub(crate) struct Entries(Dir);
@@ -441,7 +341,7 @@ impl Entries {
     }
 }
 
-fn stat_of(stat: &rustix::fs::Stat) -> Stat {
+pub(super) fn stat_of(stat: &rustix::fs::Stat) -> Stat {
     // Blocks are of 512 bytes, whatever the file system's own. Files that are hardly shorter than their space have no holes.
     let stored = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
     let size = u64::try_from(stat.st_size).unwrap_or(0);

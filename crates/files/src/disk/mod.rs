@@ -4,14 +4,16 @@
 //! The promises are those that file systems keep, and no more: bytes are safe once their file is synced, names once their
 //! directory is, a rename is seen whole or not at all, and everything else may be lost in any part and any order.
 
+mod file;
 mod linux;
 mod owned;
 #[cfg(test)]
 pub(crate) mod sim;
 mod walk;
 
+pub(crate) use file::LinuxFile;
 pub use linux::Links;
-pub(crate) use linux::{Entries, Linux, LinuxFile};
+pub(crate) use linux::{Entries, Linux};
 
 use crate::key::Key;
 use crate::range::Extent;

@@ -146,6 +146,14 @@ impl Local {
         }
     }
 
+    /// Refuses to write bytes to `key`, which is of this `kind`, where it stands.
+    fn takes_bytes(&self, key: &Key, kind: Kind) -> Result<(), Error> {
+        match kind {
+            Kind::File | Kind::Device => Ok(()),
+            kind => Err(Error::Kind { name: self.label(key), is: kind.described(), expected: "a file" }),
+        }
+    }
+
     /// As errors call `key`: its path.
     fn label(&self, key: &Key) -> String {
         let root = self.0.root.display().to_string();
@@ -351,17 +359,25 @@ impl Store for Local {
     fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
         Box::pin(async move {
             let mode = 0o666 & !self.0.mask;
-            let opened = self.call(key, "open", move |disk, key| {
-                let file = match disk.edit(key) {
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => disk.create(key, mode)?,
-                    other => other?,
+            let place = key.clone();
+            let opened = self.run(move |store| {
+                let (disk, key) = (&store.0.disk, &place);
+                let failed = |error| store.error(key, "open", error);
+                // Whoever reads a pipe is not to see that it was opened.
+                let file = match disk.stat_to_write(key) {
+                    Ok(there) => {
+                        store.takes_bytes(key, there.kind)?;
+                        disk.edit(key)
+                    }
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => disk.create(key, mode),
+                    Err(error) => Err(error),
                 };
-                Ok((file.stat()?.kind, file))
+                let file = file.map_err(failed)?;
+                let kind = file.stat().map_err(failed)?.kind;
+                store.takes_bytes(key, kind)?;
+                Ok((kind, file))
             });
             let (kind, file) = opened.await?;
-            if !matches!(kind, Kind::File | Kind::Device) {
-                return Err(Error::Kind { name: self.label(key), is: kind.described(), expected: "a file" });
-            }
             self.changed(key.parent());
             Ok(Arc::new(Edit::new(self.clone(), self.label(key), file, kind)) as _)
         })
@@ -415,7 +431,19 @@ impl Store for Local {
     }
 
     fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()> {
-        Box::pin(self.call(key, "set times and mode of", move |disk, key| disk.set(key, &attributes)))
+        let key = key.clone();
+        Box::pin(self.run(move |store| {
+            let (disk, failed) = (&store.0.disk, |error| store.error(&key, "set times and mode of", error));
+            let kind = disk.stat_to_write(&key).map_err(failed)?.kind;
+            if !matches!(kind, Kind::File | Kind::Dir) {
+                return Err(Error::Kind {
+                    name: store.label(&key),
+                    is: kind.described(),
+                    expected: "a file or a directory",
+                });
+            }
+            disk.set(&key, &attributes).map_err(failed)
+        }))
     }
 
     fn settle(&self) -> Fallible<'_, ()> {

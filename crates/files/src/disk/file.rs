@@ -1,0 +1,102 @@
+//! Open files of this machine.
+
+use super::linux::{HOLE, stat_of};
+use super::{DiskFile, Stat};
+use crate::range::Extent;
+use crate::store::{Attributes, Time};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, SeekFrom, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+/// An open file of this machine.
+#[derive(Debug, Clone)]
+pub(crate) struct LinuxFile(pub(crate) Arc<File>);
+
+impl DiskFile for LinuxFile {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.0.read_at(&mut bytes[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn zeros_at(&self, extent: Extent) -> io::Result<u64> {
+        let until = match rustix::fs::seek(&*self.0, SeekFrom::Data(extent.start())) {
+            Ok(data) => data,
+            // There is nothing else before the file's end, which may have come nearer.
+            Err(Errno::NXIO) => self.stat()?.size,
+            Err(_) => return Ok(0),
+        };
+        Ok(until.min(extent.end()).saturating_sub(extent.start()))
+    }
+
+    fn clear(&self, extent: Extent) -> io::Result<()> {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&*self.0, how, extent.start(), extent.len()) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+            cleared => return Ok(cleared?),
+        }
+        let zeros = vec![0; HOLE as usize];
+        // Blocks are no longer than the zeros.
+        extent.blocks(HOLE).try_for_each(|block| self.write_at(&zeros[..block.len() as usize], block.start()))
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        self.0.set_len(size)
+    }
+
+    fn reserve(&self, size: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&*self.0, FallocateFlags::empty(), 0, size) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+
+    fn set(&self, attributes: &Attributes) -> io::Result<()> {
+        if let Some(mode) = attributes.mode {
+            rustix::fs::fchmod(&*self.0, Mode::from_raw_mode(mode & 0o777))?;
+        }
+        if let Some(time) = attributes.modified {
+            rustix::fs::futimens(&*self.0, &modified_at(time))?;
+        }
+        Ok(())
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        Ok(stat_of(&rustix::fs::fstat(&*self.0)?))
+    }
+
+    fn lock(&self) -> io::Result<bool> {
+        match rustix::fs::flock(self.0.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The time of modification alone, to be set.
+pub(super) fn modified_at(time: Time) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec { tv_sec: time.seconds, tv_nsec: time.nanos.into() },
+    }
+}
