@@ -280,6 +280,8 @@ async fn no_draft_is_deleted_that_somebody_writes_or_may_write() {
     let report = job.run(ALL).await;
     assert_eq!((there(&beside), there(&within)), (vec![true; 2], vec![false, false, false, true]), "{report:?}");
     assert!(!to.path().join("old").exists() && to.path().join("oldest").exists());
+    // What stays is no failure.
+    assert_eq!(report.failed, 0, "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

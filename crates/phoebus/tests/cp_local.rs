@@ -404,6 +404,10 @@ fn the_small_commands_do_what_they_are_called() {
     assert_eq!(run(&["cat", "--offset", "1", "--length", "9", "src/a.h5"]).0, 1);
     assert_eq!((run(&["mv", "src/a.h5", "a"]).0, seen(&dir.join("a"))), (0, vec!["a.h5=a.h5".into(), "b/".into()]));
     assert_eq!(run(&["mv", "-n", "src/b.tmp", "a/a.h5"]).0, 10);
+    let failed = run(&["mv", "src/b.tmp", "no/dir"]);
+    assert!(failed.0 == 5 && failed.2.contains("the directory above ") && failed.2.contains("/no/dir"), "{failed:?}");
+    let failed = run(&["mv", "a", "src/b.tmp"]);
+    assert!(failed.0 != 0 && failed.2.contains("src/b.tmp is a file"), "{failed:?}");
     symlink("run", dir.join("src/link")).unwrap();
     assert_eq!(run(&["rm", "src"]).0, 1);
     assert_eq!((run(&["rm", "-r", "src/link"]).0, run(&["rm", "absent"]).0, run(&["rm", "-f", "absent"]).0), (0, 5, 0));

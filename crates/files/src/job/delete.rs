@@ -127,11 +127,12 @@ impl Run<'_> {
                 let (dest, dir) = (&*self.job.dest, self.at(to, &key)?);
                 let listing = dest.list_all(&dir).await?;
                 for (name, meta) in listed(dest, &dir, listing).await? {
-                    // Who writes the drafts of other engines is not known.
+                    let below = key.join(&name).map_err(|error| self.wrong(&error))?;
+                    // Who writes the drafts of other engines is not known: they stay, and the directory with them.
                     if is_ours(&name) && !is_engines(&name) {
+                        kept.push(below);
                         continue;
                     }
-                    let below = key.join(&name).map_err(|error| self.wrong(&error))?;
                     match self.job.filter.takes(&below, meta.kind == Kind::Dir) {
                         true => open.push((below, meta.kind)),
                         false => kept.push(below),

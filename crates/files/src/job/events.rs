@@ -133,6 +133,8 @@ pub struct Report {
     pub failures: Vec<(Key, Error)>,
     /// Whether it stopped before its end, since what failed would have failed for all.
     pub stopped: bool,
+    /// Whether the destination could not make durable what was carried.
+    pub unsettled: bool,
 }
 
 impl Report {

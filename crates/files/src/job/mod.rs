@@ -464,6 +464,7 @@ impl Run<'_> {
         if !self.job.dry_run
             && let Err(error) = self.job.dest.settle().await
         {
+            self.report.unsettled = true;
             self.failed(Key::ROOT, error);
         }
         self.report

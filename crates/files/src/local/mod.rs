@@ -449,14 +449,16 @@ impl Store for Local {
     fn settle(&self) -> Fallible<'_, ()> {
         Box::pin(async move {
             let dirs = std::mem::take(&mut *self.0.unsynced.lock().unwrap_or_else(PoisonError::into_inner));
-            for dir in dirs {
+            let mut dirs = dirs.into_iter();
+            while let Some(dir) = dirs.next() {
                 let synced = self.call(&dir, "sync the directory", |disk, dir| match disk.sync_dir(dir) {
                     // One that was removed since is synced with its parent.
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
                     other => other,
                 });
                 if let Err(error) = synced.await {
-                    self.changed(dir);
+                    // What is not synced is for whoever asks next.
+                    std::iter::once(dir).chain(dirs).for_each(|dir| self.changed(dir));
                     return Err(error);
                 }
             }

@@ -9,8 +9,8 @@ use phoebus_files::plan::{Existing, Reason};
 use phoebus_files::range::Extent;
 use phoebus_files::store::{Kind, Meta, Store};
 use phoebus_files::sum::{Algorithm, Hasher, Sum};
-use phoebus_files::{Check, Error, How, Side, Sort, Verify, drain};
-use std::collections::HashMap;
+use phoebus_files::{Check, Error, How, Side, Sort, Verify, drain, is_engines};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,12 +58,14 @@ pub(super) async fn move_by_copy(
         tally.check::<()>(Err(Error::Store { name, reason, sort: Sort::Request }));
     }
     let moved = std::mem::take(&mut noted.state().moved);
+    if report.unsettled {
+        let reason = "it stays where it is, since its copy could not be made durable".to_owned();
+        tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Other }));
+        return;
+    }
+    let mut apart = Apart::new();
     for (to, carried) in moved {
-        let alike = if sums { Ok(()) } else { compare(&**source, &carried, &**dest, &to).await };
-        let removed = match alike {
-            Ok(()) => remove(&**source, &carried, &**dest, &to).await,
-            Err(error) => Err(error),
-        };
+        let removed = leave(&**source, &carried, &**dest, &to, sums, &mut apart).await;
         tally.note(removed);
     }
     if matches!(source.stat(from).await, Ok(meta) if meta.kind == Kind::Dir) {
@@ -76,7 +78,7 @@ pub(super) async fn move_by_copy(
 #[derive(Debug)]
 struct Carried {
     from: Key,
-    /// The source when it was opened.
+    /// The source when it was found, which was before it was opened.
     meta: Meta,
     /// Whether something was at the destination before.
     replaced: bool,
@@ -119,6 +121,22 @@ impl Watcher for Noted {
     }
 }
 
+/// Removes the source of a file that is at `to`, if it is still what was copied; `summed`: the two were compared by checksums.
+async fn leave(
+    source: &dyn Store,
+    carried: &Carried,
+    dest: &dyn Store,
+    to: &Key,
+    summed: bool,
+    apart: &mut Apart,
+) -> Result<(), Error> {
+    // Where no times are told, only the bytes say whether the source was changed since.
+    if !summed || carried.meta.modified.is_none() {
+        compare(source, carried, dest, to).await?;
+    }
+    remove(source, carried, dest, to, apart).await
+}
+
 /// Compares the bytes of a source and its copy by reading both.
 async fn compare(source: &dyn Store, carried: &Carried, dest: &dyn Store, to: &Key) -> Result<(), Error> {
     let (expected, found) = tokio::try_join!(sum_of(source, &carried.from), sum_of(dest, to))?;
@@ -151,8 +169,17 @@ impl AsyncWrite for Summing {
     }
 }
 
-/// Removes the source of a file that is at `to`.
-async fn remove(source: &dyn Store, carried: &Carried, dest: &dyn Store, to: &Key) -> Result<(), Error> {
+/// Directories of the source and of the destination that were seen to be two, and not one by two names.
+type Apart = HashSet<(Key, Key)>;
+
+/// Removes the source of a file that is at `to`, unless the two are one.
+async fn remove(
+    source: &dyn Store,
+    carried: &Carried,
+    dest: &dyn Store,
+    to: &Key,
+    apart: &mut Apart,
+) -> Result<(), Error> {
     let Carried { from, meta, replaced } = carried;
     let stays = |reason: &str| {
         let name = shown(source, from);
@@ -162,7 +189,9 @@ async fn remove(source: &dyn Store, carried: &Carried, dest: &dyn Store, to: &Ke
     if (now.kind, now.size, now.modified) != (meta.kind, meta.size, meta.modified) {
         return Err(stays("it was changed while it was copied"));
     }
-    if !replaced {
+    // What a server has is known by its listing, which may leave out names that are there. It is tried once for each directory.
+    let dirs = (from.parent(), to.parent());
+    if !replaced && (!dest.is_far() || apart.contains(&dirs)) {
         return source.remove(from).await;
     }
     let mut name = b".".to_vec();
@@ -171,7 +200,12 @@ async fn remove(source: &dyn Store, carried: &Carried, dest: &dyn Store, to: &Ke
     let aside = from.parent().join(&name).map_err(|error| stays(&error.to_string()))?;
     source.rename(from, &aside, false).await?;
     match dest.stat(to).await {
-        Ok(there) if there.size == meta.size => source.remove(&aside).await,
+        Ok(there) if there.size == meta.size => {
+            if from.name() == to.name() {
+                apart.insert(dirs);
+            }
+            source.remove(&aside).await
+        }
         other => {
             source.rename(&aside, from, false).await?;
             Err(match other {
@@ -182,13 +216,24 @@ async fn remove(source: &dyn Store, carried: &Carried, dest: &dyn Store, to: &Ke
     }
 }
 
-/// Removes the directories of a tree, of which nothing else is left; what is in them came meanwhile, or could not be moved.
+/// Removes the directories of a tree, of which nothing else is left; what is in them came meanwhile, or could not be moved. Drafts that no
+/// transfer is writing go with the directory that has nothing else.
 async fn remove_dirs(store: &dyn Store, top: &Key, tally: &mut Tally) {
     let (mut dirs, mut to_read) = (Vec::new(), vec![top.clone()]);
     while let Some(dir) = to_read.pop() {
-        let Some(entries) = tally.check(ls::entries(store, &dir, false).await) else { continue };
+        let Some(entries) = tally.check(ls::entries(store, &dir, true).await) else { continue };
         for entry in entries.iter().filter(|entry| entry.meta.kind == Kind::Dir) {
             to_read.extend(tally.check(ls::join(store, &dir, entry)));
+        }
+        // Who writes the drafts of other engines is not known.
+        if entries.iter().all(|entry| entry.meta.kind == Kind::Dir || is_engines(&entry.name)) {
+            for entry in entries.iter().filter(|entry| entry.meta.kind != Kind::Dir) {
+                let Some(key) = tally.check(ls::join(store, &dir, entry)) else { continue };
+                match store.discard(&key, None).await {
+                    Err(error) if error.sort() == Sort::NotFound => {}
+                    discarded => drop(tally.check(discarded)),
+                }
+            }
         }
         dirs.push(dir);
     }
@@ -196,3 +241,6 @@ async fn remove_dirs(store: &dyn Store, top: &Key, tally: &mut Tally) {
         tally.note(store.remove_dir(dir).await);
     }
 }
+
+#[cfg(test)]
+mod tests;

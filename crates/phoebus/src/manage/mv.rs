@@ -3,8 +3,10 @@
 use super::moving::move_by_copy;
 use super::{CODES, Tally, block_on, find_all};
 use crate::exit::{self, Exit};
-use crate::place::{Carried, FarArgs, Stores};
+use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
+use phoebus_files::key::Key;
+use phoebus_files::store::{Kind, Store};
 use phoebus_files::{Error, Sort};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -14,7 +16,8 @@ use std::sync::Arc;
 ///
 /// Within a server or a file system they are renamed. Between two, they are copied with all that is in them, with times and modes; each
 /// file is removed at its source only once its copy has been verified and has its name. What changed meanwhile, and what cannot be
-/// copied (links, sockets), stays where it is and is named.
+/// copied (sockets, links to nowhere or to directories, a link that is named itself), stays where it is and is named. Links to files inside
+/// a directory become files.
 #[derive(clap::Args)]
 #[command(override_usage = "phoebus mv [OPTIONS] SOURCE... DEST", after_help = CODES)]
 pub(crate) struct Args {
@@ -32,6 +35,25 @@ pub(crate) struct Args {
 fn is_across(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|source| source.kind() == std::io::ErrorKind::CrossesDevices)
+}
+
+/// Why `from` did not get the name `to`, where it is the new name that is wrong: systems and servers speak of the old one.
+async fn why(store: &dyn Store, from: &Key, to: &Key, error: Error) -> Error {
+    if matches!(error.sort(), Sort::Passing | Sort::NoSpace | Sort::Exists) {
+        return error;
+    }
+    let Ok(source) = store.stat_link(from).await else { return error };
+    match store.stat_link(to).await {
+        Ok(there) if (source.kind == Kind::Dir) != (there.kind == Kind::Dir) => {
+            let expected = if source.kind == Kind::Dir { "a directory" } else { "a file" };
+            Error::Kind { name: shown(store, to), is: there.kind.described(), expected }
+        }
+        Err(absent) if absent.sort() == Sort::NotFound => match store.stat(&to.parent()).await {
+            Err(absent) if absent.sort() == Sort::NotFound => Error::NoParent { name: shown(store, to) },
+            _ => error,
+        },
+        _ => error,
+    }
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
@@ -65,7 +87,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
                     match source.store.rename(&key, &to, !args.no_replace).await {
                         Err(error) if is_across(&error) => {}
                         renamed => {
-                            tally.note(renamed);
+                            tally.note(match renamed {
+                                Err(error) => Err(why(&*dest.store, &key, &to, error).await),
+                                Ok(()) => Ok(()),
+                            });
                             continue;
                         }
                     }

@@ -1,0 +1,171 @@
+//! Stores that fail to keep what they were given, or do not show it.
+
+use super::*;
+use phoebus_files::Links;
+use phoebus_files::local::Local;
+use phoebus_files::store::{Attributes, Begun, Draft, Entry, Fallible, Listing, Object, Spec};
+use std::fs;
+use std::path::Path;
+use tempfile::tempdir;
+
+/// A directory of this machine as a server has it.
+#[derive(Debug)]
+struct Server {
+    inner: Local,
+    /// Whether its listings leave out names that begin with a dot.
+    hides: bool,
+    /// Whether nothing can be made durable in it.
+    loses: bool,
+    /// Whether it tells when files were modified.
+    dates: bool,
+}
+
+impl Server {
+    fn of(dir: &Path) -> Self {
+        Self { inner: Local::new(dir, Links::Beneath).unwrap(), hides: false, loses: false, dates: true }
+    }
+
+    fn told(&self, meta: Meta) -> Meta {
+        Meta { modified: meta.modified.filter(|_| self.dates), ..meta }
+    }
+}
+
+/// A listing in which what is hidden is not.
+#[derive(Debug)]
+struct Hiding(Box<dyn Listing>);
+
+impl Listing for Hiding {
+    fn more(&mut self) -> Fallible<'_, Vec<Entry>> {
+        Box::pin(async {
+            loop {
+                let page = self.0.more().await?;
+                let shown: Vec<Entry> = page.iter().filter(|entry| !entry.name.starts_with(b".")).cloned().collect();
+                if page.is_empty() || !shown.is_empty() {
+                    return Ok(shown);
+                }
+            }
+        })
+    }
+}
+
+impl Store for Server {
+    fn name(&self) -> String {
+        "ftp://server".to_owned()
+    }
+    fn is_far(&self) -> bool {
+        true
+    }
+    fn algorithms(&self) -> &[Algorithm] {
+        self.inner.algorithms()
+    }
+    fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
+        Box::pin(async { Ok(self.told(self.inner.stat(key).await?)) })
+    }
+    fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
+        Box::pin(async {
+            let listing = self.inner.list(key).await?;
+            Ok(if self.hides { Box::new(Hiding(listing)) } else { listing })
+        })
+    }
+    fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
+        self.inner.open(key)
+    }
+    fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun> {
+        self.inner.create(key, spec)
+    }
+    fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
+        self.inner.edit(key)
+    }
+    fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
+        self.inner.make_dir(key)
+    }
+    fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
+        self.inner.remove(key)
+    }
+    fn remove_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
+        self.inner.remove_dir(key)
+    }
+    fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
+        self.inner.rename(from, to, replace)
+    }
+    fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()> {
+        self.inner.set(key, attributes)
+    }
+    fn settle(&self) -> Fallible<'_, ()> {
+        match self.loses {
+            true => Box::pin(async {
+                let source = io::Error::from_raw_os_error(5);
+                Err(Error::Io { name: self.name(), act: "sync the directory", source })
+            }),
+            false => self.inner.settle(),
+        }
+    }
+}
+
+/// Moves all of `from`, and gives the exit code.
+async fn moves(source: Arc<dyn Store>, from: &str, dest: Server, to: &str) -> u8 {
+    let (mut tally, dest) = (Tally::default(), Arc::new(dest) as Arc<dyn Store>);
+    let key = |path: &str| Key::parse(path.as_bytes()).unwrap();
+    move_by_copy(&source, &key(from), &dest, &key(to), true, &mut tally).await;
+    tally.number()
+}
+
+#[tokio::test]
+async fn nothing_is_removed_whose_copy_could_not_be_made_durable() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::create_dir(here.path().join("d")).unwrap();
+    fs::write(here.path().join("d/f"), "f").unwrap();
+    let source = Arc::new(Local::new(here.path(), Links::Beneath).unwrap());
+    let code = moves(source.clone(), "d", Server { loses: true, ..Server::of(there.path()) }, "d").await;
+    assert!(code != 0 && fs::read(here.path().join("d/f")).unwrap() == b"f", "{code}");
+    assert_eq!(moves(source, "d", Server::of(there.path()), "d").await, 0);
+    assert!(!here.path().join("d").exists() && there.path().join("d/f").exists());
+}
+
+#[tokio::test]
+async fn a_file_that_listings_hide_is_not_moved_onto_itself() {
+    let dir = tempdir().unwrap();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    for name in [".index", ".other"] {
+        fs::write(dir.path().join("d").join(name), name).unwrap();
+    }
+    let source = Arc::new(Local::new(dir.path(), Links::Beneath).unwrap());
+    let code = moves(source.clone(), "d", Server { hides: true, ..Server::of(dir.path()) }, "d").await;
+    assert_ne!(code, 0);
+    for name in [".index", ".other"] {
+        assert_eq!(fs::read(dir.path().join("d").join(name)).unwrap(), name.as_bytes());
+    }
+    // Elsewhere all of it goes.
+    let there = tempdir().unwrap();
+    assert_eq!(moves(source, "d", Server { hides: true, ..Server::of(there.path()) }, "d").await, 0);
+    assert!(!dir.path().join("d").exists() && there.path().join("d/.other").exists());
+}
+
+#[tokio::test]
+async fn drafts_go_with_a_directory_that_has_nothing_else() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::create_dir(here.path().join("d")).unwrap();
+    fs::write(here.path().join("d/f"), "f").unwrap();
+    fs::write(here.path().join("d/.g.phoebus-draft"), "cut").unwrap();
+    let source = Arc::new(Local::new(here.path(), Links::Beneath).unwrap());
+    assert_eq!(moves(source, "d", Server::of(there.path()), "d").await, 0);
+    assert!(!here.path().join("d").exists());
+    assert_eq!(fs::read_dir(there.path().join("d")).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn without_times_the_bytes_say_whether_a_source_was_changed() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::write(here.path().join("f"), "new").unwrap();
+    fs::write(there.path().join("f"), "old").unwrap();
+    let source = Server { dates: false, ..Server::of(here.path()) };
+    // What was carried is what the destination has, and the source was rewritten since.
+    let (f, meta) = (Key::parse(b"f").unwrap(), source.stat(&Key::parse(b"f").unwrap()).await.unwrap());
+    let carried = Carried { from: f.clone(), meta, replaced: false };
+    let dest = Local::new(there.path(), Links::Beneath).unwrap();
+    let error = leave(&source, &carried, &dest, &f, true, &mut Apart::new()).await.unwrap_err();
+    assert!(matches!(error, Error::Mismatch { .. }) && here.path().join("f").exists(), "{error}");
+    fs::write(here.path().join("f"), "old").unwrap();
+    leave(&source, &carried, &dest, &f, true, &mut Apart::new()).await.unwrap();
+    assert!(!here.path().join("f").exists());
+}
