@@ -5,9 +5,11 @@ use crate::choose;
 use crate::config::{AUTO, Config, Listen, Peer};
 use crate::keeper;
 use crate::listening::{Running, bind, run, run_when_free};
+use crate::live::Neighbour;
 use crate::pool::Pool;
 use crate::shared::{Phase, Setup, Shared};
 use crate::status::Status;
+use crate::suspicion::Reset;
 use crate::transports::Transports;
 use crate::workers::Workers;
 use phoebus_net::host::Host;
@@ -350,7 +352,12 @@ fn listen_admin(path: &std::path::Path, place: &str) -> Result<UnixListener, Sta
 
 fn start_pool(pool: &Arc<Pool>, shared: &Shared) {
     tokio::spawn(pool.clone().maintain());
-    tokio::spawn(pool.clone().watch(shared.sessions.clone()));
+    let (own, suspects, silence) =
+        (pool.clone(), shared.suspects.clone(), shared.setup().config.limits.silence_timeout.0);
+    tokio::spawn(pool.clone().watch(move |beacon| {
+        let neighbour = Neighbour::Peer(own.peer.name.clone());
+        suspects.look_into(Reset { neighbour, pool: Some(own.clone()), beacon, is_own: true, silence });
+    }));
 }
 
 /// What the host's settings cost this configuration.

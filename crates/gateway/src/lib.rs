@@ -33,6 +33,7 @@ mod choose;
 pub mod config;
 mod connection;
 mod counters;
+mod ear;
 mod gateway;
 mod handshake;
 mod hop;

@@ -1,12 +1,12 @@
 //! Sessions that are open: what is known about each, how many bytes have passed, and how to end one.
 
-use crate::pool::{Pool, is_believed};
+use crate::ear::is_believed;
+use crate::pool::Pool;
 use crate::relay::{Failure, Side};
 use crate::reserve::{Held, Reservations, Segment, TooMuch};
 use crate::survey::Mark;
-use crate::suspicion::Neighbour;
 use crate::transports::shows_death;
-use phoebus_net::transport::Security;
+use phoebus_net::transport::{Pulse, Security};
 use phoebus_net::{Stats, Stream};
 use phoebus_proto::session::{Code, SessionId};
 use std::collections::HashMap;
@@ -59,6 +59,15 @@ impl Default for Facts {
             opening: Duration::ZERO,
         }
     }
+}
+
+/// A neighbour of this gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Neighbour {
+    /// The peer of this name.
+    Peer(String),
+    /// The client's agent that is this process.
+    Client(u64),
 }
 
 /// One open session.
@@ -319,10 +328,11 @@ impl Sessions {
         all.iter().filter(hit).map(|live| live.end(Code::Reset, &*reason)).count()
     }
 
-    /// The connections of those sessions with `neighbour` that would be ended so.
-    pub(crate) fn streams_with(&self, neighbour: &Neighbour, beacon: Security) -> Vec<Arc<Stream>> {
+    /// The pulses of the connections of those sessions with `neighbour` that would be ended so.
+    pub(crate) fn pulses_with(&self, neighbour: &Neighbour, beacon: Security) -> Vec<Box<dyn Pulse>> {
         let of = |live: &Arc<Live>| -> Vec<_> {
-            live.hidden_with(neighbour, beacon).flat_map(|side| live.streams(side)).collect()
+            let streams = live.hidden_with(neighbour, beacon).flat_map(|side| live.streams(side));
+            streams.filter_map(|stream| stream.pulse()).collect()
         };
         self.all().iter().flat_map(of).collect()
     }

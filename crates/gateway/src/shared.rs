@@ -51,7 +51,7 @@ pub(crate) struct Shared {
     pub(crate) connected: Arc<Quota>,
     pub(crate) seen: Seen,
     /// Neighbours that may have died.
-    pub(crate) suspects: Suspects,
+    pub(crate) suspects: Arc<Suspects>,
     /// Sessions that others may bring connections for.
     pub(crate) bundles: Arc<Bundles>,
     /// Connections of hops beside the first of each.
@@ -126,19 +126,20 @@ impl Setup {
 impl Shared {
     pub(crate) fn new(setup: Setup, pipes: usize, workers: Arc<Workers>) -> Arc<Self> {
         let capacity = usize::try_from(setup.config.limits.pipe.0).unwrap_or(usize::MAX);
+        let sessions = Arc::<Sessions>::default();
         Arc::new(Self {
             since: Instant::now(),
             workers,
             pipes: PipePool::new(pipes, capacity),
             reservations: Reservations::new(Terms::of(&setup.config)),
             setup: RwLock::new(Arc::new(setup)),
-            sessions: Arc::default(),
+            suspects: Suspects::of(sessions.clone()),
+            sessions,
             admitted: Arc::default(),
             greeting: Arc::default(),
             clients: Arc::default(),
             connected: Arc::default(),
             seen: Seen::default(),
-            suspects: Suspects::default(),
             bundles: Arc::default(),
             beside: Arc::default(),
             counters: Counters::default(),

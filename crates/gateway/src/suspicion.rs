@@ -1,175 +1,180 @@
-//! Whether a neighbour whose beacon was reset has died (`docs/protocol/session.md` §6.6).
+//! Whether a neighbour whose beacon was reset has died (`docs/protocol/session.md` §6.6), whichever of both had lit the beacon.
 //!
 //! A reset is a suspicion: whoever sees a connection's packets can send one, TLS or not. The neighbour counts as dead only if
 //! another process is there in its place, or if its other connections have fallen silent as well: it is asked on each of them
 //! for a sign of life, which over QUIC nobody else can give.
 
-use crate::pool::Pool;
-use crate::shared::Shared;
-use phoebus_net::Stream;
-use phoebus_net::transport::Security;
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use crate::ear::{Ear, Heard, is_believed};
+use crate::live::{Neighbour, Sessions};
+use crate::pool::{Lost, Pool, Shown};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+use tracing::{debug, info, warn};
 
-/// Longest pause between two questions to a suspect.
-const LOOK: Duration = Duration::from_millis(100);
-/// A suspect that does not answer for [`Silence::least`], and as many of its round trips as this, has fallen silent.
-const TRIPS: u32 = 8;
-
-/// How long a suspect has to be silent to count as dead.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Silence {
-    /// Where it can be asked for signs of life, and the path is short: ten questions or so remain without an answer.
-    pub(crate) least: Duration,
-    /// Where it cannot be asked, and at most: what it says by itself has not come.
-    pub(crate) most: Duration,
-}
-
-impl Silence {
-    /// Where nothing else speaks for its death.
-    pub(crate) fn alone(most: Duration) -> Self {
-        Self { least: Duration::from_secs(1), most }
-    }
-
-    /// Where its port refuses connections as well.
-    pub(crate) fn with_refusal(most: Duration) -> Self {
-        Self { least: Duration::from_millis(200), most }
-    }
-
-    /// The time for connections whose longest round trip is known if they can be asked.
-    fn limit(self, asked: Option<Duration>) -> Duration {
-        asked.map_or(self.most, |rtt| (TRIPS * rtt).max(self.least).min(self.most))
-    }
-}
-
-/// A neighbour that may have died.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Neighbour {
-    /// The peer of this name.
-    Peer(String),
-    /// The client's agent that is this process.
-    Client(u64),
+/// A beacon that was reset.
+#[derive(Debug)]
+pub(crate) struct Reset {
+    pub(crate) neighbour: Neighbour,
+    /// The connections to a peer.
+    pub(crate) pool: Option<Arc<Pool>>,
+    pub(crate) beacon: Lost,
+    /// Whether this end had lit it, and lights it again.
+    pub(crate) is_own: bool,
+    /// The longest silence of one that lives.
+    pub(crate) silence: Duration,
 }
 
 /// Neighbours that are suspected at present.
-#[derive(Debug, Default)]
-pub(crate) struct Suspects(Mutex<HashSet<Neighbour>>);
+#[derive(Debug)]
+pub(crate) struct Suspects {
+    sessions: Arc<Sessions>,
+    all: Mutex<HashMap<Neighbour, Suspect>>,
+}
 
-/// One of them, until this is dropped.
-struct Suspect<'a> {
-    all: &'a Suspects,
-    neighbour: Neighbour,
+/// A neighbour that is looked at.
+#[derive(Debug, Default)]
+struct Suspect {
+    /// Another reset since then, to be looked into next.
+    next: Option<Suspicion>,
+    /// Told of that.
+    renewed: Arc<Notify>,
+}
+
+/// What is known of a neighbour from the moment of a reset on.
+#[derive(Debug)]
+struct Suspicion {
+    reset: Reset,
+    since: Instant,
+    /// At the connections that there were, used or not.
+    ear: Ear,
+    /// Which process of a peer shows itself.
+    shown: Option<watch::Receiver<Shown>>,
+}
+
+/// What became of a suspicion.
+enum Verdict {
+    /// The process has died: nothing more is heard of it.
+    Silent,
+    /// The same, since another has shown itself, for the first time then.
+    Replaced(Instant),
+    /// It lives, or nothing shows that it does not.
+    Lives,
 }
 
 impl Suspects {
-    /// `neighbour`, unless it is suspected already.
-    fn enter(&self, neighbour: Neighbour) -> Option<Suspect<'_>> {
-        let is_new = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(neighbour.clone());
-        is_new.then_some(Suspect { all: self, neighbour })
+    /// Who may have a part in these sessions.
+    pub(crate) fn of(sessions: Arc<Sessions>) -> Arc<Self> {
+        Arc::new(Self { sessions, all: Mutex::default() })
     }
-}
 
-impl Drop for Suspect<'_> {
-    fn drop(&mut self) {
-        self.all.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.neighbour);
-    }
-}
-
-/// Looks in the background whether `neighbour` has died, whose beacon here, of the protection `beacon`, was reset, and then ends
-/// its sessions. `pool` and `instance` are those of a peer: its connections, and the process whose beacon it was.
-pub(crate) fn look_into(
-    shared: &Arc<Shared>,
-    neighbour: Neighbour,
-    pool: Option<Arc<Pool>>,
-    instance: u64,
-    beacon: Security,
-) {
-    let (shared, since) = (shared.clone(), Instant::now());
-    tokio::spawn(async move {
-        let Some(suspect) = shared.suspects.enter(neighbour) else { return };
-        let neighbour = &suspect.neighbour;
-        let mut streams = shared.sessions.streams_with(neighbour, beacon);
-        streams.extend(pool.iter().flat_map(|pool| pool.idle_beside(beacon)));
-        if streams.is_empty() {
-            return;
+    /// Looks in the background whether the neighbour whose beacon was reset has died, and then ends its sessions.
+    pub(crate) fn look_into(self: &Arc<Self>, reset: Reset) {
+        let Reset { neighbour, pool, beacon, .. } = &reset;
+        let mut pulses = self.sessions.pulses_with(neighbour, beacon.security);
+        pulses.extend(pool.iter().flat_map(|pool| pool.pulses(beacon.security)));
+        let (neighbour, ear) = (neighbour.clone(), Ear::at(pulses));
+        let shown = pool.as_ref().map(|pool| pool.shown());
+        let suspicion = Suspicion { reset, since: Instant::now(), ear, shown };
+        match self.lock().entry(neighbour) {
+            Entry::Occupied(mut suspect) => {
+                let suspect = suspect.get_mut();
+                suspect.next = Some(suspicion);
+                suspect.renewed.notify_one();
+            }
+            Entry::Vacant(place) => {
+                let renewed = place.insert(Suspect::default()).renewed.clone();
+                tokio::spawn(self.clone().look(suspicion, renewed));
+            }
         }
-        let replaced = async {
-            match &pool {
-                Some(pool) => pool.replaced(instance, beacon).await,
-                None => std::future::pending().await,
+    }
+
+    /// Comes to a verdict, and does what that calls for, until there was no other reset meanwhile.
+    async fn look(self: Arc<Self>, mut suspicion: Suspicion, renewed: Arc<Notify>) {
+        loop {
+            let verdict = suspicion.verdict(&renewed).await;
+            self.act(&suspicion, &verdict);
+            let neighbour = &suspicion.reset.neighbour;
+            let mut all = self.lock();
+            match all.get_mut(neighbour).and_then(|suspect| suspect.next.take()) {
+                Some(next) => suspicion = next,
+                None => {
+                    all.remove(neighbour);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn act(&self, suspicion: &Suspicion, verdict: &Verdict) {
+        let Suspicion { reset, since, ear, .. } = suspicion;
+        let (before, why) = match verdict {
+            Verdict::Silent => (*since, "nothing more is heard of it"),
+            // What is newer is that process's.
+            Verdict::Replaced(shown) => (*since.min(shown), "another process has taken its place"),
+            Verdict::Lives => {
+                return info!(neighbour = ?reset.neighbour, "a beacon was reset, but nothing shows that the neighbour has died");
             }
         };
-        let silence = Silence::alone(shared.setup().config.limits.silence_timeout.0);
-        let why = tokio::select! {
-            () = replaced => Some("another process has taken its place"),
-            silent = Ear::at(&streams).falls_silent(silence) => silent.then_some("nothing more is heard of it"),
-        };
-        drop(streams);
-        let Some(why) = why else {
-            return info!(?neighbour, "the beacon was reset, but its sender lives: its other connections are heard");
-        };
-        let sessions = shared.sessions.died(neighbour, beacon, since.into_std());
-        if let Some(pool) = &pool {
-            pool.give_up(beacon, since.into_std());
+        let sessions = self.sessions.died(&reset.neighbour, reset.beacon.security, before);
+        ear.abandon(before);
+        if let Some(pool) = &reset.pool {
+            pool.give_up(reset.beacon.security, before, ear);
         }
-        match neighbour {
+        match &reset.neighbour {
             Neighbour::Peer(peer) => warn!(peer, sessions, "the peer has died: its beacon was reset, and {why}"),
             Neighbour::Client(_) => info!(sessions, "a client's agent has died: its beacon was reset, and {why}"),
         }
-    });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Neighbour, Suspect>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Listens for signs of life on connections of one neighbour.
-#[derive(Debug, Clone)]
-pub(crate) struct Ear(Vec<(Weak<Stream>, u64)>);
-
-impl Ear {
-    /// On those of `streams` whose transport tells when something is heard.
-    pub(crate) fn at(streams: &[Arc<Stream>]) -> Self {
-        let listen = |stream: &Arc<Stream>| Some((Arc::downgrade(stream), stream.heard()?));
-        Self(streams.iter().filter_map(listen).collect())
-    }
-
-    /// Whether something has come since this was last asked for.
-    fn hears(&mut self) -> bool {
-        let mut hears = false;
-        for (stream, before) in &mut self.0 {
-            if let Some(now) = stream.upgrade().and_then(|stream| stream.heard()) {
-                hears |= now != *before;
-                *before = now;
+impl Suspicion {
+    async fn verdict(&mut self, renewed: &Notify) -> Verdict {
+        let Self { reset, ear, shown, .. } = self;
+        debug!(neighbour = ?reset.neighbour, "a beacon was reset: is the neighbour still there?");
+        let is_refused = || reset.is_own && reset.pool.as_ref().is_some_and(|pool| pool.is_refused());
+        let who = async {
+            match shown {
+                Some(shown) => shows(shown, reset).await,
+                None => std::future::pending().await,
             }
-        }
-        hears
-    }
-
-    /// Asks for signs of life. Returns the longest round trip of the connections that can ask, if there are any.
-    fn ask(&self) -> Option<Duration> {
-        let streams = self.0.iter().filter_map(|(stream, _)| stream.upgrade());
-        let asked = streams.filter(|stream| stream.probe());
-        asked.map(|stream| Duration::from_micros(stream.stats().map_or(0, |stats| stats.rtt_us))).max()
-    }
-
-    /// Waits until nothing was heard for as long as `silence` says, which is true, or the neighbour is still heard after twice
-    /// that time. It is asked meanwhile. What was on its way when a process died is heard for a moment after it. Without
-    /// connections to listen on, nothing is known, and silence says nothing.
-    pub(crate) async fn falls_silent(mut self, silence: Silence) -> bool {
-        let begun = Instant::now();
-        let mut heard = begun;
-        loop {
-            let limit = silence.limit(self.ask());
-            sleep(LOOK.min(limit / 10)).await;
-            let now = Instant::now();
-            if self.hears() {
-                heard = now;
-            } else if !self.0.is_empty() && now - heard >= limit {
-                return true;
-            }
-            if now - begun >= 2 * limit && (self.0.is_empty() || now - heard < limit / 2) {
-                return false;
-            }
+        };
+        let mut who = std::pin::pin!(who);
+        let heard = tokio::select! {
+            biased;
+            verdict = &mut who => return verdict,
+            heard = ear.listen(reset.silence, is_refused) => heard,
+        };
+        match heard {
+            Heard::Silence => Verdict::Silent,
+            Heard::Life => Verdict::Lives,
+            Heard::NoConnection => tokio::select! {
+                verdict = who => verdict,
+                () = sleep(2 * reset.silence) => Verdict::Lives,
+                () = renewed.notified() => Verdict::Lives,
+            },
         }
     }
+}
+
+/// Waits until it shows, with a beacon as well protected, whether the process is there whose beacon was reset: it has had another
+/// beacon since that one was lit, or another process has had one. Which of both was noticed first, the reset or the other beacon, does
+/// not matter. Where the process has died, the other beacon is reset as well, and looked into then.
+async fn shows(shown: &mut watch::Receiver<Shown>, reset: &Reset) -> Verdict {
+    let Lost { instance, number, security } = reset.beacon;
+    let says = |shown: &Shown| instance != 0 && shown.instance != 0 && is_believed(shown.by, security);
+    let newer = |shown: &Shown| shown.counts[usize::from(reset.is_own)] > number;
+    // The pool lives as long as `reset`.
+    let shown = shown.wait_for(|shown| says(shown) && (shown.instance != instance || newer(shown))).await;
+    shown.map_or(Verdict::Lives, |shown| match shown.instance == instance {
+        true => Verdict::Lives,
+        false => Verdict::Replaced(shown.since),
+    })
 }

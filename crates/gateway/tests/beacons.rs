@@ -170,54 +170,6 @@ fn pass_on(ends: [TcpStream; 2], is_reset: impl Fn() -> bool) {
     ends.into_iter().for_each(reset);
 }
 
-#[test]
-fn a_forged_reset_ends_no_session() {
-    const SILENCE: Duration = Duration::from_secs(2);
-    let hop = |transport: &str, security: &str, refuses: bool| {
-        let (certificates, addrs) = (Certificates::new(), [address(), address()]);
-        let limits = format!("[limits]\nsilence_timeout = \"{}s\"\n", SILENCE.as_secs());
-        let observer = Observer::before(addrs[1]);
-        let second = format!(
-            "{}[[listen]]\naddress = \"{}\"\ntransport = \"{transport}\"\n{security}\n[[peer]]\nname = \"pg1\"\n\
-             address = \"{}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = 0 }}\n{ALLOW_ALL}{limits}",
-            certificates.issue("pg2"),
-            addrs[1],
-            addrs[0]
-        );
-        let second = Pg::start_at(addrs[1], "pg2", &second);
-        let first = format!(
-            "{}[[peer]]\nname = \"pg2\"\naddress = \"{}\"\ntransport = \"auto\"\nallowed = [\"{transport}/{}\"]\n\
-             pool = {{ min = 1 }}\n[[route]]\nto = \"*\"\nvia = \"pg2\"\n{ALLOW_ALL}{limits}",
-            certificates.issue("pg1"),
-            observer.at,
-            addrs[1].port()
-        );
-        let first = Pg::start_at(addrs[0], "pg1", &first);
-        first.until(|status| status.pools[0].idle > 0, "a connection is ready");
-        let start = Instant::now();
-        while session(&first, |ask| ask).2.notes.iter().any(|note| note.contains("no TCP connection beside it")) {
-            assert!(start.elapsed() < PATIENCE, "no beacon is lit");
-        }
-        let (client, server, _) = session(&first, |ask| ask);
-        // Whoever can reset a connection can refuse the next one as well.
-        if refuses {
-            observer.dies()
-        } else {
-            observer.reset_all()
-        }
-        // The session says nothing itself for as long as would do to be taken for dead.
-        std::thread::sleep(SILENCE + Duration::from_secs(1));
-        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
-        drop((first, second));
-    };
-    std::thread::scope(|scope| {
-        for refuses in [false, true] {
-            scope.spawn(move || hop("quic", "", refuses));
-            scope.spawn(move || hop("udt", "security = \"encrypt\"", refuses));
-        }
-    });
-}
-
 /// Passes datagrams on between one host and `to`, at this address, until it is told to drop them.
 fn datagrams(at: std::net::IpAddr, to: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
     let socket = UdpSocket::bind((at, 0)).unwrap();
@@ -239,39 +191,133 @@ fn datagrams(at: std::net::IpAddr, to: SocketAddr) -> (SocketAddr, Arc<AtomicBoo
     (here, drops)
 }
 
-#[test]
-fn a_new_session_to_a_peer_that_has_died_is_refused_as_soon_as_its_port_refuses() {
-    for (transport, security) in [("quic", "encrypt"), ("udt", "encrypt")] {
+/// pg1 and pg2, joined by QUIC or UDT, between which somebody sees all packets and a beacon is lit.
+struct Watched {
+    first: Pg,
+    _second: Pg,
+    observer: Observer,
+    /// Datagrams get lost.
+    drops: Arc<AtomicBool>,
+    _certificates: Certificates,
+}
+
+impl Watched {
+    /// pg1 keeps so many connections ready.
+    fn by(transport: &str, ready: u32, limits: &str) -> Self {
         let (certificates, addrs) = (Certificates::new(), [address(), address()]);
-        let observer = Observer::before(addrs[1]);
+        let (observer, limits) = (Observer::before(addrs[1]), format!("[limits]\n{limits}"));
         let (by, drops) = datagrams(addrs[1].ip(), addrs[1]);
         let second = format!(
-            "{}[[listen]]\naddress = \"{}\"\ntransport = \"{transport}\"\nsecurity = \"{security}\"\n[[peer]]\nname = \"pg1\"\n\
-             address = \"{}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = 0 }}\n{ALLOW_ALL}",
+            "{}[[listen]]\naddress = \"{}\"\ntransport = \"{transport}\"\nsecurity = \"encrypt\"\n[[peer]]\nname = \"pg1\"\n\
+             address = \"{}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = 0 }}\n{ALLOW_ALL}{limits}",
             certificates.issue("pg2"),
             addrs[1],
             addrs[0]
         );
-        let _second = Pg::start_at(addrs[1], "pg2", &second);
-        // There is more patience than a test has.
+        let second = Pg::start_at(addrs[1], "pg2", &second);
         let first = format!(
             "{}[[peer]]\nname = \"pg2\"\naddress = \"{}\"\ntransport = \"auto\"\nallowed = [\"{transport}/{}\"]\n\
-             pool = {{ min = 1 }}\n[[route]]\nto = \"*\"\nvia = \"pg2\"\n{ALLOW_ALL}\
-             [limits]\nhandshake_timeout = \"600s\"\nconnect_timeout = \"600s\"\nsilence_timeout = \"600s\"\n",
+             pool = {{ min = {ready} }}\n[[route]]\nto = \"*\"\nvia = \"pg2\"\n{ALLOW_ALL}{limits}",
             certificates.issue("pg1"),
             observer.at,
             by.port()
         );
         let first = Pg::start_at(addrs[0], "pg1", &first);
+        let watched = Self { first, _second: second, observer, drops, _certificates: certificates };
+        watched.until_lit(true);
+        watched
+    }
+
+    /// Opens sessions until one says that a beacon is lit, or is not.
+    fn until_lit(&self, is_lit: bool) {
         let start = Instant::now();
-        while session(&first, |ask| ask).2.notes.iter().any(|note| note.contains("no TCP connection beside it")) {
-            assert!(start.elapsed() < PATIENCE, "no beacon is lit");
+        while session(&self.first, |ask| ask).2.notes.iter().any(|note| note.contains("no TCP connection beside it"))
+            == is_lit
+        {
+            assert!(start.elapsed() < PATIENCE, "the beacon is lit: {}", !is_lit);
         }
-        drops.store(true, Ordering::SeqCst);
-        observer.dies();
+    }
+}
+
+/// Longer than silence has to last, whose longest is `SILENCE`.
+const LONG: Duration = Duration::from_secs(3);
+const SILENCE: &str = "silence_timeout = \"2s\"\n";
+
+#[test]
+fn a_forged_reset_ends_no_session() {
+    let hop = |transport: &str, refuses: bool| {
+        let pair = Watched::by(transport, 1, SILENCE);
+        let (client, server, _) = session(&pair.first, |ask| ask);
+        // Whoever can reset a connection can refuse the next one as well.
+        if refuses {
+            pair.observer.dies()
+        } else {
+            pair.observer.reset_all()
+        }
+        // The session says nothing itself for as long as would do to be taken for dead.
+        std::thread::sleep(LONG);
+        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+    };
+    std::thread::scope(|scope| {
+        for refuses in [false, true] {
+            scope.spawn(move || hop("quic", refuses));
+            scope.spawn(move || hop("udt", refuses));
+        }
+    });
+}
+
+#[test]
+fn sessions_that_end_in_time_are_no_silence() {
+    for transport in ["quic", "udt"] {
+        let pair = Watched::by(transport, 0, SILENCE);
+        let (client, server, _) = session(&pair.first, |ask| ask);
+        pair.observer.dies();
+        pair.until_lit(false);
+        let (newer, its_server, _) = session(&pair.first, |ask| ask);
+        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+        std::thread::sleep(LONG);
+        exchange(newer, its_server, &pattern(300_000, 3), &pattern(200_000, 4));
+    }
+}
+
+#[test]
+fn who_lights_another_beacon_lives_however_silent_the_path_is() {
+    for transport in ["quic", "udt"] {
+        let pair = Watched::by(transport, 1, SILENCE);
+        let (client, server, _) = session(&pair.first, |ask| ask);
+        pair.drops.store(true, Ordering::SeqCst);
+        pair.observer.reset_all();
+        std::thread::sleep(LONG);
+        pair.drops.store(false, Ordering::SeqCst);
+        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+    }
+}
+
+#[test]
+fn a_port_that_refuses_ends_no_opening_whose_peer_still_answers() {
+    for transport in ["quic", "udt"] {
+        let pair = Watched::by(transport, 1, "silence_timeout = \"2s\"\nconnect_timeout = \"3s\"\n");
+        let deaf = support::Deaf::new();
+        pair.observer.dies();
+        pair.until_lit(false);
+        let no = support::Ask::to(deaf.addr).ask(pair.first.addr).unwrap_err();
+        // That is pg2's own word of the destination.
+        assert_eq!(no.code, phoebus_proto::session::Code::TimedOut, "{no:?}");
+        assert!(!no.reason.contains("refuses connections"), "{no:?}");
+    }
+}
+
+#[test]
+fn a_new_session_to_a_peer_that_has_died_is_refused_as_soon_as_its_port_refuses() {
+    for transport in ["quic", "udt"] {
+        // There is more patience than a test has.
+        let long = "handshake_timeout = \"600s\"\nconnect_timeout = \"600s\"\nsilence_timeout = \"600s\"\n";
+        let pair = Watched::by(transport, 1, long);
+        pair.drops.store(true, Ordering::SeqCst);
+        pair.observer.dies();
         let (_listener, to) = support::destination();
         for _ in 0..2 {
-            let no = support::Ask::to(to).ask(first.addr).unwrap_err();
+            let no = support::Ask::to(to).ask(pair.first.addr).unwrap_err();
             assert_eq!((no.code, no.hop.as_str()), (phoebus_proto::session::Code::Refused, "pg2"), "{no:?}");
             assert!(no.reason.contains("its TCP port refuses connections"), "{no:?}");
         }

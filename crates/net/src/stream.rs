@@ -2,7 +2,7 @@
 
 use crate::stats::Stats;
 use crate::tcp::Plain;
-use crate::transport::{Boxed, Change, Duplex, Identity, Security};
+use crate::transport::{Boxed, Change, Duplex, Identity, Pulse, Security};
 use phoebus_proto::session::Code;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io;
@@ -241,17 +241,9 @@ impl Stream {
         self.0.retire();
     }
 
-    /// A number that is another one whenever something has come from the other end, signs of life included; `None` on a
-    /// transport that does not tell. QUIC and UDT say that they are there once a second where nothing else is to be said.
-    pub fn heard(&self) -> Option<u64> {
-        self.0.heard()
-    }
-
-    /// Asks the other end for a sign of life, which changes [`heard`](Self::heard) a round trip later if the question and the
-    /// answer arrive. UDT asks by an acknowledgement (ACK2 answers it), QUIC by a datagram of one byte (RFC 9221). Returns false
-    /// where the transport cannot ask, or the other end takes no such question.
-    pub fn probe(&self) -> bool {
-        self.0.probe()
+    /// What tells whether the other end of its connection is there; `None` on a transport that does not tell.
+    pub fn pulse(&self) -> Option<Box<dyn Pulse>> {
+        self.0.pulse()
     }
 
     /// Whether what the other end has proved still counts, if it has proved anything ([`Proof`](crate::credentials::Proof)).

@@ -51,9 +51,11 @@ pub trait Transport: Debug + Send + Sync {
     /// [`Error::Listen`], naming the address.
     fn listen(&self, addr: SocketAddr, profile: &Profile) -> Result<Box<dyn Listener>, Error>;
 
-    /// Ends what was connected to the peer of this name `before` that time and is shared by several streams: that process is known
-    /// to be dead. Nothing to do where each stream is a connection of its own.
-    fn abandon(&self, _name: &str, _before: Instant, _code: Code, _reason: &str) {}
+    /// The pulses of what was connected to the peer of this name, from either side, and is shared by several streams, used at present
+    /// or not. None where each stream is a connection of its own.
+    fn pulses(&self, _name: &str) -> Vec<Box<dyn Pulse>> {
+        Vec::new()
+    }
 
     /// Has no more streams go over what was connected to the peer of this name and is shared by several: new ones get a new
     /// connection, with other settings maybe, and the old one ends with its last stream. Nothing to do where each stream is a
@@ -102,6 +104,25 @@ pub trait Pending: Debug + Send {
     /// # Errors
     /// When the other end goes away, or does not prove who it is. There is no time limit: the caller has one.
     fn handshake(self: Box<Self>) -> Boxed<'static, io::Result<Stream>>;
+}
+
+/// Tells whether the other end of a connection is there. It keeps neither the connection nor a stream of it open.
+pub trait Pulse: Debug + Send + Sync {
+    /// The same for all streams of a connection, and for no other connection of this process at the same time.
+    fn id(&self) -> usize;
+
+    /// A number that is another one whenever something has come from the other end, signs of life included; `None` once the
+    /// connection has ended. QUIC and UDT say that they are there once a second where nothing else is to be said.
+    fn heard(&self) -> Option<u64>;
+
+    /// Asks the other end for a sign of life, which changes [`heard`](Self::heard) a round trip later if the question and the
+    /// answer arrive. UDT asks by an acknowledgement (ACK2 answers it), QUIC by a datagram of one byte (RFC 9221). Returns the
+    /// smoothed round-trip time; `None` where the connection has ended, or the other end takes no such question.
+    fn ask(&self) -> Option<Duration>;
+
+    /// Ends a connection that several streams share and that began `before` that time, since the process at its other end is known
+    /// to be dead. Where the stream is the connection, its owner ends it.
+    fn abandon(&self, _before: Instant, _code: Code, _reason: &str) {}
 }
 
 /// Two byte streams, one each way: what a transport's connection can do. Whoever uses one holds a [`Stream`], whose methods of
@@ -171,14 +192,9 @@ pub trait Duplex: Debug + Send + Sync {
     /// See [`Stream::retire`].
     fn retire(&self) {}
 
-    /// See [`Stream::heard`].
-    fn heard(&self) -> Option<u64> {
+    /// See [`Stream::pulse`].
+    fn pulse(&self) -> Option<Box<dyn Pulse>> {
         None
-    }
-
-    /// See [`Stream::probe`].
-    fn probe(&self) -> bool {
-        false
     }
 
     /// Changes a setting of the open connection.

@@ -371,14 +371,23 @@ async fn a_probe_is_answered_by_who_is_there() {
     let (client, server) = pair(&listener).await;
     write(&client, b"hello").await;
     assert_eq!(read(&server, 5).await, b"hello");
-    for end in [&client, &server] {
+    let ends = [&client, &server].map(|end| end.pulse().unwrap());
+    for end in &ends {
         let before = end.heard().unwrap();
         in_time(async {
             while end.heard().unwrap() == before {
-                assert!(end.probe());
+                assert!(end.ask().is_some());
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
         .await;
     }
+    // One that has ended says nothing of its other end.
+    drop((client, server));
+    in_time(async {
+        while ends.iter().any(|end| end.heard().is_some() || end.ask().is_some()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
 }

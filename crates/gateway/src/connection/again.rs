@@ -81,6 +81,7 @@ impl Standing {
             identity,
             authenticated,
             left,
+            beacon: 0,
         }))
     }
 }

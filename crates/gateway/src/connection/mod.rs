@@ -122,6 +122,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, accepted: Box<dyn Pending>, from: Sock
             identity: String::new(),
             authenticated: false,
             left: PATIENCE,
+            beacon: 0,
         };
         Box::new(connection).serve().await;
     };
@@ -167,6 +168,8 @@ struct Connection {
     authenticated: bool,
     /// Refusals and challenges that it may still get.
     left: u32,
+    /// Which one of the peer's beacons it is; 0 as long as it is none.
+    beacon: u64,
 }
 
 /// What was asked, decided as far as it can be at once.
@@ -283,7 +286,7 @@ impl Connection {
             let setup = self.shared.setup();
             let peer = self.caller(&setup).peer();
             if let Some(pool) = peer.filter(|_| self.acceptor.peer_is_beacon()) {
-                pool.shows_itself(self.acceptor.peer_instance(), self.stream.security());
+                self.beacon = pool.shows_itself(self.acceptor.peer_instance(), self.stream.security(), false);
             }
             let is_peer = peer.is_some();
             if !is_peer && self.kept.is_none() && self.acceptor.state() != State::Asked {

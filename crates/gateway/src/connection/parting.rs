@@ -3,8 +3,9 @@
 use super::Connection;
 use crate::counters::count;
 use crate::handshake::{HandshakeError, send_outgoing};
-use crate::pool::is_reset;
-use crate::suspicion::{self, Neighbour};
+use crate::live::Neighbour;
+use crate::pool::{Lost, is_reset};
+use crate::suspicion::Reset;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::acceptor::State;
 use std::io::ErrorKind;
@@ -44,7 +45,13 @@ impl Connection {
                 None => Neighbour::Client(instance),
             };
             debug!(from = %self.from, ?neighbour, "a beacon was reset");
-            suspicion::look_into(&self.shared, neighbour, pool.cloned(), instance, self.stream.security());
+            self.shared.suspects.look_into(Reset {
+                neighbour,
+                pool: pool.cloned(),
+                beacon: Lost { instance, number: self.beacon, security: self.stream.security() },
+                is_own: false,
+                silence: setup.config.limits.silence_timeout.0,
+            });
         }
     }
 

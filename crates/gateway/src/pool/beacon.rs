@@ -1,12 +1,11 @@
 //! The TCP connection beside a hop over UDP, whose reset lets the peer be suspected at once of having died: the kernel resets
-//! what a dead process had over TCP, and nobody does so for the rest (`docs/protocol/session.md` §6.6). Whether it has died is then
-//! looked into: the beacon is lit again, and tells which process is there.
+//! what a dead process had over TCP, and nobody does so for the rest (`docs/protocol/session.md` §6.6). The beacon is then lit
+//! again, and tells which process is there.
 
 use super::{Pool, Way, lock};
-use crate::live::Sessions;
-use crate::suspicion::{Ear, Neighbour, Silence};
+use crate::ear::{Ear, is_believed};
 use crate::transports::shows_death;
-use phoebus_net::transport::Security;
+use phoebus_net::transport::{Pulse, Security};
 use phoebus_net::{CongestionControl, Profile, Stream};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::Hello;
@@ -14,6 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -22,12 +22,39 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Longest pause between attempts.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
+/// Pause before the next attempt where an opening waits for what comes of it.
+const AGAIN_WANTED: Duration = Duration::from_millis(200);
+
 /// A beacon that the peer has answered.
 #[derive(Debug)]
 struct Beacon {
     stream: Arc<Stream>,
     /// Which process of its name the peer is; 0 if it does not say.
     instance: u64,
+}
+
+/// A beacon that was reset.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lost {
+    /// Whose it was; 0 if it did not say.
+    pub(crate) instance: u64,
+    /// Which it was of those that the peer has lit, or of those lit here: the first is 1.
+    pub(crate) number: u64,
+    /// What protected it.
+    pub(crate) security: Security,
+}
+
+/// Which process of the peer's name had a part in a beacon last.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shown {
+    /// 0: none, or it did not say.
+    pub(crate) instance: u64,
+    /// How the beacon was protected.
+    pub(crate) by: Security,
+    /// When that process was first seen so.
+    pub(crate) since: Instant,
+    /// Beacons so far: those that the peer has lit, and those lit here.
+    pub(crate) counts: [u64; 2],
 }
 
 /// How a beacon ended.
@@ -40,17 +67,9 @@ enum Out {
     Silent(io::Error),
 }
 
-/// What became of a suspicion.
-enum Verdict {
-    /// The peer's process has died, as this shows.
-    Dead(&'static str),
-    Lives,
-}
-
 impl Pool {
-    /// Keeps a beacon at the peer until the pool is closed. When the peer is found to have died by it, the `sessions` that would not
-    /// notice are ended.
-    pub(crate) async fn watch(self: Arc<Self>, sessions: Arc<Sessions>) {
+    /// Keeps a beacon at the peer until the pool is closed. When it is reset, `suspect` is told.
+    pub(crate) async fn watch(self: Arc<Self>, suspect: impl Fn(Lost) + Send) {
         let Some(beside) = &self.beside else { return };
         let (mut pause, mut said) = (AGAIN, false);
         let mut chosen = self.chosen.subscribe();
@@ -59,16 +78,20 @@ impl Pool {
             _ = chosen.wait_for(|chosen| !shows_death(&self.way(chosen).transport)) => {}
             () = self.ended.notified() => return,
         }
-        let mut lit = None;
         while !self.closed.load(Ordering::Relaxed) {
-            let attempt = match lit.take() {
-                Some(beacon) => Ok(Ok(beacon)),
-                None => timeout(self.limits.greeting, self.light(beside)).await,
+            let begun = Instant::now();
+            let attempt = tokio::select! {
+                attempt = timeout(self.limits.greeting, self.light(beside)) => attempt,
+                () = self.ended.notified() => return,
             };
+            let is_refused = matches!(&attempt, Ok(Err(no)) if no.code == Code::Refused);
+            self.refused.send_replace(is_refused.then(|| begun.elapsed()));
             match attempt {
                 Ok(Ok(beacon)) => {
-                    (pause, said) = (AGAIN, false);
+                    said = false;
                     info!(peer = self.peer.name, "a beacon is lit beside {}", self.hidden());
+                    let (instance, security) = (beacon.instance, beacon.stream.security());
+                    let number = self.shows_itself(instance, security, true);
                     self.has_beacon.store(true, Ordering::Relaxed);
                     self.had_beacon.store(true, Ordering::Relaxed);
                     let out = tokio::select! {
@@ -82,12 +105,9 @@ impl Pool {
                         continue;
                     };
                     self.has_beacon.store(false, Ordering::Relaxed);
-                    lit = tokio::select! {
-                        lit = self.heed(out, &beacon, beside, &sessions) => lit,
-                        () = self.ended.notified() => return,
-                    };
-                    if lit.is_some() {
-                        continue;
+                    pause = self.heed(&out);
+                    if matches!(out, Out::Reset) {
+                        suspect(Lost { instance, number, security });
                     }
                 }
                 failed => {
@@ -104,11 +124,16 @@ impl Pool {
                             self.peer.name,
                         );
                     }
-                    pause = (pause * 2).min(AGAIN_MAX);
+                    pause = (pause * 2).clamp(AGAIN, AGAIN_MAX);
                 }
             }
+            let wanted = async {
+                sleep(AGAIN_WANTED).await;
+                self.beacon_wanted.notified().await;
+            };
             tokio::select! {
                 () = sleep(pause) => {}
+                () = wanted => {}
                 () = self.ended.notified() => return,
             }
         }
@@ -120,35 +145,56 @@ impl Pool {
         missing.then_some("no TCP connection beside it tells of the peer's death")
     }
 
-    /// Lets everything go that was connected, `before` that time, to a peer that has died, as is known by a beacon of this
-    /// protection.
-    pub(crate) fn give_up(&self, beacon: Security, before: Instant) {
-        if beacon > Security::None {
-            for way in &self.ways {
-                way.over.abandon(&self.peer.name, before, Code::Reset, "the peer's process has died");
-            }
+    /// Has no connection more be used that was idle `before` that time, or is one of the `dead`: the peer has died, as is known by a
+    /// beacon of this protection.
+    pub(crate) fn give_up(&self, beacon: Security, before: Instant, dead: &Ear) {
+        let is_dead = |warm: &super::Warm| warm.since <= before || dead.is_at(&warm.stream);
+        lock(&self.idle).retain(|warm| !is_dead(warm) || !is_believed(beacon, warm.stream.security()));
+    }
+
+    /// The pulses of connections with the peer that are idle or shared, and about which a beacon of this protection is believed.
+    pub(crate) fn pulses(&self, beacon: Security) -> Vec<Box<dyn Pulse>> {
+        let idle = lock(&self.idle);
+        let idle = idle.iter().filter(|warm| is_believed(beacon, warm.stream.security()));
+        let mut pulses: Vec<_> = idle.filter_map(|warm| warm.stream.pulse()).collect();
+        // Shared connections are all protected, QUIC's.
+        if is_believed(beacon, Security::Encrypt) {
+            pulses.extend(self.ways.iter().flat_map(|way| way.over.pulses(&self.peer.name)));
         }
-        lock(&self.idle).retain(|warm| warm.since > before || !is_believed(beacon, warm.stream.security()));
+        pulses
     }
 
-    /// Idle connections that would not show the peer's death, and about which a beacon of this protection is believed.
-    pub(crate) fn idle_beside(&self, beacon: Security) -> Vec<Arc<Stream>> {
-        let beside =
-            |warm: &&super::Warm| !shows_death(self.transport_of(warm)) && is_believed(beacon, warm.stream.security());
-        lock(&self.idle).iter().filter(beside).map(|warm| warm.stream.clone()).collect()
+    /// The peer's process `instance` has lit a beacon here, or has answered one of our own. Returns the number of that beacon.
+    pub(crate) fn shows_itself(&self, instance: u64, by: Security, is_own: bool) -> u64 {
+        let mut number = 0;
+        self.shown.send_modify(|shown| {
+            let since = if shown.instance == instance { shown.since } else { Instant::now() };
+            let mut counts = shown.counts;
+            counts[usize::from(is_own)] += 1;
+            number = counts[usize::from(is_own)];
+            *shown = Shown { instance, by, since, counts };
+        });
+        number
     }
 
-    /// A beacon of the peer's process `instance` is lit here.
-    pub(crate) fn shows_itself(&self, instance: u64, beacon: Security) {
-        self.shown.send_replace((instance, beacon));
+    /// Tells whenever a process of the peer's name [shows itself](Self::shows_itself).
+    pub(crate) fn shown(&self) -> watch::Receiver<Shown> {
+        self.shown.subscribe()
     }
 
-    /// Waits until another process than `instance`, which had a beacon of this protection, shows itself with one as well protected.
-    pub(crate) async fn replaced(&self, instance: u64, beacon: Security) {
-        let another =
-            |(shown, by): &(u64, Security)| ![0, instance].contains(shown) && instance != 0 && is_believed(*by, beacon);
+    /// Whether the peer's port refused the last attempt to light a beacon.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused.borrow().is_some()
+    }
+
+    /// Has another attempt to light the beacon be made soon, one for all who ask, and waits for it. Returns how long the peer's
+    /// port took to refuse it, if it did.
+    pub(super) async fn try_beacon(&self) -> Option<Duration> {
+        let mut refused = self.refused.subscribe();
+        self.beacon_wanted.notify_one();
         // The sender lives as long as `self`.
-        let _ = self.shown.subscribe().wait_for(another).await;
+        let _ = refused.changed().await;
+        *refused.borrow()
     }
 
     async fn light(&self, beside: &Way) -> Result<Beacon, crate::refusal::Refusal> {
@@ -170,83 +216,22 @@ impl Pool {
         ways.collect::<Vec<_>>().join(" and ")
     }
 
-    /// Does what the end of `beacon` calls for. Returns the next one, if it is lit already.
-    async fn heed(&self, out: Out, beacon: &Beacon, beside: &Way, sessions: &Sessions) -> Option<Beacon> {
+    /// Does what the end of a beacon calls for. Returns the pause before the next attempt.
+    fn heed(&self, out: &Out) -> Duration {
         let peer = &self.peer.name;
         match out {
-            Out::Reset => {
-                let since = Instant::now();
-                debug!(peer, "the beacon was reset: is the peer still there?");
-                let (verdict, lit) = self.look_into(beacon, beside, sessions).await;
-                match verdict {
-                    Verdict::Dead(why) => {
-                        let security = beacon.stream.security();
-                        let ended = sessions.died(&Neighbour::Peer(peer.clone()), security, since);
-                        self.give_up(security, since);
-                        warn!(
-                            peer,
-                            sessions = ended,
-                            "the peer has died: its TCP connection beside {} was reset, and {why}",
-                            self.hidden()
-                        );
-                    }
-                    Verdict::Lives => info!(peer, "the beacon was reset, but the peer lives"),
-                }
-                lit
-            }
+            // Which process answers is to be seen at once.
+            Out::Reset => return Duration::ZERO,
             Out::Closed => {
                 // It is going, and has no more use for the others.
                 lock(&self.idle).clear();
                 debug!(peer, "the peer has put the beacon beside {} out", self.hidden());
-                None
             }
             Out::Silent(error) => {
-                info!(peer, "the TCP connection beside {} has failed: {}", self.hidden(), phoebus_net::reason(&error));
-                None
+                info!(peer, "the TCP connection beside {} has failed: {}", self.hidden(), phoebus_net::reason(error));
             }
         }
-    }
-
-    /// Whether the peer, whose `beacon` was reset, has died. Lights another meanwhile, and says which process answers; where that
-    /// does not decide it, the other connections to the peer do, by what is heard on them.
-    async fn look_into(&self, beacon: &Beacon, beside: &Way, sessions: &Sessions) -> (Verdict, Option<Beacon>) {
-        let security = beacon.stream.security();
-        let mut streams = sessions.streams_with(&Neighbour::Peer(self.peer.name.clone()), security);
-        streams.extend(self.idle_beside(security));
-        let ear = Ear::at(&streams);
-        let silent = ear.clone().falls_silent(Silence::alone(self.limits.silence));
-        drop(streams);
-        let mut silent = std::pin::pin!(silent);
-        let by_silence = |silent| if silent { Verdict::Dead("nothing more is heard of it") } else { Verdict::Lives };
-        let again = async {
-            loop {
-                match timeout(self.limits.greeting, self.light(beside)).await {
-                    Ok(Ok(lit)) => return Some(lit),
-                    // Nobody listens there any more, and no question is answered: programs are to hear of it at once.
-                    Ok(Err(refusal))
-                        if refusal.code == Code::Refused
-                            && ear.clone().falls_silent(Silence::with_refusal(self.limits.silence)).await =>
-                    {
-                        return None;
-                    }
-                    _ => {}
-                }
-                sleep(AGAIN).await;
-            }
-        };
-        tokio::select! {
-            lit = again => {
-                let Some(lit) = lit else { return (Verdict::Dead("its port refuses and nothing more is heard of it"), None) };
-                let verdict = match (beacon.instance, lit.instance) {
-                    // One of both is a neighbour that does not say.
-                    (0, _) | (_, 0) => by_silence(silent.await),
-                    (was, is) if was == is => Verdict::Lives,
-                    _ => Verdict::Dead("another process has taken its place"),
-                };
-                (verdict, Some(lit))
-            }
-            silent = &mut silent => (by_silence(silent), None),
-        }
+        AGAIN
     }
 }
 
@@ -265,12 +250,6 @@ async fn out(stream: &Stream) -> Out {
             Err(error) => Out::Silent(error),
         };
     }
-}
-
-/// Whether a beacon of this protection says anything about connections of that one. Whoever can send packets can reset one in the
-/// clear, or light one under another's name; what nobody can forge does not end by it.
-pub(crate) fn is_believed(beacon: Security, connection: Security) -> bool {
-    beacon > Security::None || connection == Security::None
 }
 
 /// Whether a beacon that fails so was reset, as by the kernel of a host whose process has died.

@@ -1,45 +1,45 @@
 //! Whether a peer that does not answer over QUIC or UDT is there at all. When its process has died, or takes no more connections,
-//! its host says so over TCP alone. So a new session that waits for an answer asks at the port where the beacon was.
+//! its host says so over TCP alone. So a new session that waits for an answer has the beacon lit again.
 
-use super::{Pool, Way, lock};
+use super::Pool;
+use crate::ear::{Ear, Heard};
 use crate::refusal::Refusal;
-use phoebus_net::tcp;
+use phoebus_net::transport::Pulse;
 use phoebus_proto::session::Code;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::time::sleep;
 
-/// Pause between two looks whether the beacon is still lit, and between two questions at the port.
+/// Pause between two looks whether the beacon is lit.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long the port may take to refuse, for this to count: as long as two losses of a SYN.
-const LIMIT: Duration = Duration::from_secs(3);
-/// Addresses of the peer that are asked at most.
-const ADDRESSES_MAX: usize = 8;
-/// Round trips that the other transport has after the refusal, each as long as the refusal took: three for QUIC's longest
-/// handshake and one for the answer.
+/// Round trips that a connection has after the refusal which is only being made, each as long as the refusal took: three for
+/// QUIC's longest handshake and one for the answer.
 const GRACE_TRIPS: u32 = 4;
 /// And besides, for a busy host.
 const GRACE: Duration = Duration::from_millis(100);
 
 impl Pool {
-    /// What `opening` comes to, or a refusal as soon as it is clear that nobody is there: no beacon is lit at the peer though there
-    /// was one, and its TCP port refuses connections.
-    pub(super) async fn while_there<T>(&self, opening: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
-        tokio::select! {
-            biased;
-            result = opening => result,
-            refusal = self.port_refuses() => Err(refusal),
+    /// Waits until it is clear that nobody is there: no beacon is lit at the peer though there was one, its TCP port refuses
+    /// connections, and on the connection of this pulse no question is answered. A connection that cannot ask, or is only being made,
+    /// gets some round trips for it. A peer that is draining refuses as well, and may still answer what it was asked before.
+    pub(super) async fn is_gone(&self, pulse: Option<Box<dyn Pulse>>) -> Refusal {
+        if self.beside.is_none() {
+            return std::future::pending().await;
         }
-    }
-
-    async fn port_refuses(&self) -> Refusal {
-        let Some(beside) = &self.beside else { return std::future::pending().await };
+        let mut ear = Ear::at(pulse);
         loop {
             // Where there never was a beacon, the peer may not listen with TCP at all.
-            if self.had_beacon.load(Ordering::Relaxed) && !self.has_beacon.load(Ordering::Relaxed) {
-                let asked = Instant::now();
-                if self.refuses_at(beside).await {
-                    sleep(GRACE_TRIPS * asked.elapsed() + GRACE).await;
+            if self.had_beacon.load(Ordering::Relaxed)
+                && !self.has_beacon.load(Ordering::Relaxed)
+                && let Some(took) = self.try_beacon().await
+            {
+                let is_silent = if ear.ask().is_some() {
+                    ear.listen(self.limits.silence, || self.is_refused()).await == Heard::Silence
+                } else {
+                    sleep(GRACE_TRIPS * took + GRACE).await;
+                    true
+                };
+                if is_silent && self.is_refused() {
                     let (name, address, by) = (&self.peer.name, &self.peer.address, self.hidden());
                     let reason = format!(
                         "no session through {name} ({address}): it does not answer over {by}, and its TCP port refuses \
@@ -50,24 +50,5 @@ impl Pool {
             }
             sleep(AGAIN).await;
         }
-    }
-
-    /// Whether every address of the peer refuses TCP connections at the beacon's port.
-    async fn refuses_at(&self, beside: &Way) -> bool {
-        let mut addresses = lock(&self.addresses).clone();
-        addresses.truncate(ADDRESSES_MAX);
-        let profile = self.profile_beside();
-        for addr in &mut addresses {
-            addr.set_port(beside.port.unwrap_or(addr.port()));
-            match tcp::connect(*addr, &profile, LIMIT).await {
-                Ok(stream) => {
-                    stream.close();
-                    return false;
-                }
-                Err(error) if error.code() == Code::Refused => {}
-                Err(_) => return false,
-            }
-        }
-        !addresses.is_empty()
     }
 }

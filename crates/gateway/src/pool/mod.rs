@@ -11,7 +11,7 @@ mod spare;
 mod warm;
 mod way;
 
-pub(crate) use beacon::{is_believed, is_reset};
+pub(crate) use beacon::{Lost, Shown, is_reset};
 pub(crate) use warm::{Unplugged, Warm};
 pub use way::ChoiceStatus;
 pub(crate) use way::Way;
@@ -58,8 +58,11 @@ pub(crate) struct Pool {
     has_beacon: AtomicBool,
     /// Whether it was ever lit.
     had_beacon: AtomicBool,
-    /// Which process of the peer's name has lit a beacon here last, and how that was protected; 0: none, or it did not say.
-    shown: watch::Sender<(u64, Security)>,
+    /// How long the peer's port took to refuse the last attempt, if it did.
+    refused: watch::Sender<Option<Duration>>,
+    /// Somebody waits for the next attempt.
+    beacon_wanted: Notify,
+    shown: watch::Sender<Shown>,
     /// What the peer has to prove to be.
     target: Arc<str>,
     own: Own,
@@ -107,7 +110,7 @@ pub(crate) struct Timeouts {
     pub(crate) retry: Duration,
     /// From one look at an idle segment to the next.
     pub(crate) probe: Duration,
-    /// For which a peer whose beacon was reset may be unheard.
+    /// The longest silence of a peer that lives.
     pub(crate) silence: Duration,
 }
 
@@ -168,7 +171,9 @@ impl Pool {
             beside,
             has_beacon: AtomicBool::new(false),
             had_beacon: AtomicBool::new(false),
-            shown: watch::Sender::new((0, Security::None)),
+            refused: watch::Sender::new(None),
+            beacon_wanted: Notify::new(),
+            shown: watch::Sender::new(Shown { instance: 0, by: Security::None, since: Instant::now(), counts: [0; 2] }),
             own,
             limits,
             idle: Mutex::default(),
@@ -198,7 +203,7 @@ impl Pool {
     /// request after all refuses the second one as a duplicate.
     pub(crate) async fn open(&self, request: &Request, streams: u16) -> Result<Warm, Refusal> {
         let limit = self.limits.opening;
-        match timeout(limit, self.while_there(self.open_unhurried(request, streams))).await {
+        match timeout(limit, self.open_unhurried(request, streams)).await {
             Ok(result) => result,
             Err(_) => {
                 let reason = format!("{} did not answer within {}", self.peer.name, phoebus_proto::units::Span(limit));
@@ -267,6 +272,13 @@ impl Pool {
     async fn hear(&self, warm: &mut Warm, patience: Duration) -> Result<(), Unheard> {
         let mut heard = false;
         let stream = warm.stream.clone();
+        // Of a connection over TCP the kernel says whether anybody is there.
+        let gone = async {
+            match stream.pulse() {
+                Some(pulse) => self.is_gone(Some(pulse)).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             result = answer(&stream, &mut warm.asking, &mut heard) => result.map_err(|error| {
@@ -277,6 +289,7 @@ impl Pool {
             () = silence(&stream, patience) => {
                 Err(Unheard { silent: true, ..Unheard::dead(self.unanswered(patience)) })
             }
+            refusal = gone => Err(Unheard::heard(refusal)),
         }
     }
 
@@ -288,7 +301,11 @@ impl Pool {
         request: &Request,
         streams: u16,
     ) -> Result<(Warm, Manner), Unheard> {
-        let stream = self.dial(by, patience).await.map_err(Unheard::dead)?;
+        let stream = tokio::select! {
+            biased;
+            stream = self.dial(by, patience) => stream.map_err(Unheard::dead)?,
+            refusal = self.is_gone(None) => return Err(Unheard::heard(refusal)),
+        };
         let manner = Manner { mode: warm::mode_on(&stream, streams), streams, padding: 0 };
         let hello = self.own.hello();
         let asking = request.onward(&self.own.name, manner, |open| {

@@ -2,11 +2,11 @@
 
 use super::bell::lock;
 use super::stream::Shared;
-use quinn::{Endpoint, VarInt};
+use crate::transport::Pulse;
+use quinn::Endpoint;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
 use tokio::runtime::Handle;
 
 /// See the module.
@@ -39,23 +39,23 @@ impl Known {
         connections.push(connection);
     }
 
-    /// Ends all connections, begun `before` that time, with those who have proved to be `name`.
-    pub(super) fn abandon(&self, name: &str, before: Instant, code: VarInt, reason: &str) {
-        let named = |shared: &Shared| {
-            shared.gauge.started() <= before && shared.identity.names.iter().any(|own| own.eq_ignore_ascii_case(name))
-        };
-        for shared in lock(&self.connections).iter().filter_map(Weak::upgrade).filter(|shared| named(shared)) {
-            shared.connection.close(code, reason.as_bytes());
-        }
+    /// The pulses of all connections with those who have proved to be `name`.
+    pub(super) fn pulses(&self, name: &str) -> Vec<Box<dyn Pulse>> {
+        self.with(name).iter().map(Shared::pulse).collect()
     }
 
     /// Has no more streams opened on the connections with those who have proved to be `name`.
     pub(super) fn retire(&self, name: &str) {
-        for shared in lock(&self.connections).iter().filter_map(Weak::upgrade) {
-            if shared.identity.names.iter().any(|own| own.eq_ignore_ascii_case(name)) {
-                shared.retired.store(true, Relaxed);
-            }
-        }
+        self.with(name).iter().for_each(|shared| shared.retired.store(true, Relaxed));
+    }
+
+    /// Those with `name` that have not ended.
+    fn with(&self, name: &str) -> Vec<Arc<Shared>> {
+        let named = |shared: &Arc<Shared>| {
+            shared.connection.close_reason().is_none()
+                && shared.identity.names.iter().any(|own| own.eq_ignore_ascii_case(name))
+        };
+        lock(&self.connections).iter().filter_map(Weak::upgrade).filter(named).collect()
     }
 
     /// Closes all endpoints with their connections, and waits until the peers could have heard of it.

@@ -42,18 +42,17 @@ use crate::credentials::{Credentials, Proof};
 use crate::error::Error;
 use crate::profile::Profile;
 use crate::stream::Stream;
-use crate::transport::{Boxed, Identity, Listener, Target, Transport};
+use crate::transport::{Boxed, Identity, Listener, Pulse, Target, Transport};
 use drivers::Drivers;
 use failure::Failure;
 use known::Known;
 use peers::Peers;
-use phoebus_proto::session::Code;
-use quinn::{Connection, ConnectionError, VarInt};
+use quinn::{Connection, ConnectionError};
 use rustls::pki_types::CertificateDer;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The name of the session protocol in the handshake (RFC 7301; `docs/protocol/session.md`).
 pub const ALPN: &[u8] = b"phoebus/1";
@@ -146,12 +145,6 @@ impl Quic {
         self.peers.rebind()
     }
 
-    /// Ends the connections with the peer that has proved to be `name`, begun from either side `before` that time, and all
-    /// sessions on them: its process is known to be dead, though the connections have only fallen silent.
-    pub fn abandon(&self, name: &str, before: Instant, code: Code, reason: &str) {
-        self.known.abandon(name, before, VarInt::from_u32(code.number().into()), reason);
-    }
-
     /// Closes all connections, those of listeners too, and waits until their peers could have heard of it: some round
     /// trips. What is not closed so when the process ends, peers take for alive until they hear nothing for long.
     pub async fn close(&self) {
@@ -177,8 +170,8 @@ impl Transport for Quic {
         self.listen_as(addr, profile, &self.credentials)
     }
 
-    fn abandon(&self, name: &str, before: Instant, code: Code, reason: &str) {
-        self.abandon(name, before, code, reason);
+    fn pulses(&self, name: &str) -> Vec<Box<dyn Pulse>> {
+        self.known.pulses(name)
     }
 
     fn retire(&self, name: &str) {

@@ -14,7 +14,7 @@ use super::receive::Receive;
 use super::settings::{self, Windows};
 use crate::stats::Stats;
 use crate::stream::cooperative;
-use crate::transport::{Boxed, Change, Duplex, Identity, Security};
+use crate::transport::{Boxed, Change, Duplex, Identity, Pulse, Security};
 use bytes::Bytes;
 use phoebus_proto::session::Code;
 use phoebus_proto::units::BitRate;
@@ -23,9 +23,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::time::{Sleep, sleep_until};
 
 /// What all streams of a connection share.
@@ -55,6 +55,45 @@ impl Shared {
     pub(super) fn is_of_use(&self) -> bool {
         let current = !self.retired.load(Relaxed) && self.identity.proof.counts();
         current && self.connection.close_reason().is_none()
+    }
+
+    pub(super) fn pulse(self: &Arc<Self>) -> Box<dyn Pulse> {
+        Box::new(ConnectionPulse(Arc::downgrade(self)))
+    }
+}
+
+/// The pulse of a connection.
+#[derive(Debug)]
+struct ConnectionPulse(Weak<Shared>);
+
+impl ConnectionPulse {
+    /// The connection, unless it has ended.
+    fn shared(&self) -> Option<Arc<Shared>> {
+        self.0.upgrade().filter(|shared| shared.connection.close_reason().is_none())
+    }
+}
+
+impl Pulse for ConnectionPulse {
+    fn id(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    /// Counts frames of packets that could be decrypted, which nobody else can have sent.
+    fn heard(&self) -> Option<u64> {
+        let came = self.shared()?.connection.stats().frame_rx;
+        Some(came.acks + came.stream + came.ping + came.max_stream_data + came.stop_sending + came.reset_stream)
+    }
+
+    fn ask(&self) -> Option<Duration> {
+        let shared = self.shared()?;
+        let asked = shared.connection.send_datagram(Bytes::from_static(&[0]));
+        asked.is_ok().then(|| shared.connection.rtt())
+    }
+
+    fn abandon(&self, before: Instant, code: Code, reason: &str) {
+        if let Some(shared) = self.shared().filter(|shared| shared.gauge.started() <= before) {
+            shared.connection.close(VarInt::from_u32(code.number().into()), reason.as_bytes());
+        }
     }
 }
 
@@ -339,14 +378,8 @@ impl Duplex for QuicStream {
         self.shared.retired.store(true, Relaxed);
     }
 
-    /// Counts frames of packets that could be decrypted, which nobody else can have sent.
-    fn heard(&self) -> Option<u64> {
-        let came = self.shared.connection.stats().frame_rx;
-        Some(came.acks + came.stream + came.ping + came.max_stream_data + came.stop_sending + came.reset_stream)
-    }
-
-    fn probe(&self) -> bool {
-        self.shared.connection.send_datagram(Bytes::from_static(&[0])).is_ok()
+    fn pulse(&self) -> Option<Box<dyn Pulse>> {
+        Some(self.shared.pulse())
     }
 
     /// The send buffer is the connection's; the receive buffer and the congestion control were settled when it began.

@@ -5,7 +5,7 @@ use super::engine::Engine;
 use super::fault::Fault;
 use crate::stats::Stats;
 use crate::stream::{Stream, cooperative};
-use crate::transport::{Boxed, Change, Duplex, Identity, Security};
+use crate::transport::{Boxed, Change, Duplex, Identity, Pulse, Security};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -297,12 +297,8 @@ impl Duplex for Connection {
         self.shared.io.stats()
     }
 
-    fn heard(&self) -> Option<u64> {
-        self.shared.io.heard()
-    }
-
-    fn probe(&self) -> bool {
-        self.shared.io.probe()
+    fn pulse(&self) -> Option<Box<dyn Pulse>> {
+        self.shared.io.pulse()
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

@@ -5,13 +5,14 @@ use super::settings;
 use crate::profile::CongestionControl;
 use crate::stats::Stats;
 use crate::stream::cooperative;
-use crate::transport::{Boxed, Change, Duplex};
+use crate::transport::{Boxed, Change, Duplex, Pulse};
 use phoebus_proto::udt::CloseReason;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// A UDT connection. Dropped, it is shut down, which its peer sees as an error; [disarmed](Duplex::disarm) before, it delivers
 /// what was written first.
@@ -199,13 +200,8 @@ impl Duplex for Connection {
         })
     }
 
-    fn heard(&self) -> Option<u64> {
-        u64::try_from(self.link.state().connection.stats().last_heard.as_micros()).ok()
-    }
-
-    fn probe(&self) -> bool {
-        self.link.change(|state, _| state.connection.probe());
-        true
+    fn pulse(&self) -> Option<Box<dyn Pulse>> {
+        Some(Box::new(LinkPulse(Arc::downgrade(&self.link))))
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -224,6 +220,34 @@ impl Duplex for Connection {
     /// Its readiness comes from the driver's thread to whichever runtime asks.
     fn rehome(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
         Ok(self)
+    }
+}
+
+/// The pulse of a connection.
+#[derive(Debug)]
+struct LinkPulse(Weak<Link>);
+
+impl LinkPulse {
+    /// The connection, unless it has ended.
+    fn link(&self) -> Option<Arc<Link>> {
+        self.0.upgrade().filter(|link| link.state().connection.closed().is_none())
+    }
+}
+
+impl Pulse for LinkPulse {
+    fn id(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    fn heard(&self) -> Option<u64> {
+        u64::try_from(self.link()?.state().connection.stats().last_heard.as_micros()).ok()
+    }
+
+    fn ask(&self) -> Option<Duration> {
+        Some(self.link()?.change(|state, _| {
+            state.connection.probe();
+            state.connection.stats().rtt
+        }))
     }
 }
 

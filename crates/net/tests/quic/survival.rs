@@ -7,14 +7,14 @@ use super::place::{
 use phoebus_net::credentials::{CredentialFiles, Credentials};
 use phoebus_net::quic::{Options, Quic, ResetKey};
 use phoebus_net::transport::Transport;
-use phoebus_net::{Error, Profile};
+use phoebus_net::{Error, Profile, Stream};
 use phoebus_proto::session::Code;
 use phoebus_proto::units::Span;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[tokio::test]
 async fn a_port_that_is_closed_costs_nothing_but_time() {
@@ -279,14 +279,19 @@ async fn a_killed_gateway_is_an_error_after_silence() {
 async fn a_peer_that_is_known_to_be_dead_can_be_given_up() {
     let pair = Pair::new();
     let (near, far) = pair.streams().await;
-    pair.client.abandon("pg3.test", std::time::Instant::now(), Code::Reset, "another's");
-    pair.client.abandon("pg2.test", std::time::Instant::now(), Code::Reset, "its process has died");
+    let abandon = |quic: &Quic, name: &str| {
+        let pulses = quic.pulses(name);
+        pulses.iter().for_each(|pulse| pulse.abandon(Instant::now(), Code::Reset, "its process has died"));
+        pulses.len()
+    };
+    assert_eq!(abandon(&pair.client, "pg3.test"), 0);
+    assert_eq!(abandon(&pair.client, "pg2.test"), 1);
     assert!(soon(near.failed()).await.to_string().contains("this end closed"));
     let error = soon(far.failed()).await;
     assert!(error.to_string().contains("its process has died"), "{error}");
     // The one that has accepted may find out first, too.
     let (near, far) = pair.streams().await;
-    pair.server.abandon("PG1.test", std::time::Instant::now(), Code::Reset, "its process has died");
+    assert_eq!(abandon(&pair.server, "PG1.test"), 1, "the one that has ended counts no more");
     assert!(soon(far.failed()).await.to_string().contains("this end closed"));
     assert!(soon(near.failed()).await.to_string().contains("its process has died"));
     pair.streams().await;
@@ -294,15 +299,16 @@ async fn a_peer_that_is_known_to_be_dead_can_be_given_up() {
 
 #[tokio::test]
 async fn a_probe_is_answered_by_who_is_there() {
-    let pair = Pair::new();
+    let (begin, pair) = (Instant::now(), Pair::new());
     let (near, far) = pair.streams().await;
-    for end in [&near, &far] {
+    let pulse = |end: &Stream| end.pulse().unwrap();
+    for end in [&near, &far].map(pulse) {
         // What belongs to the opening comes before.
         let mut before = end.heard().unwrap();
         soon(async {
             for _ in 0..20 {
                 while end.heard().unwrap() == before {
-                    assert!(end.probe());
+                    assert!(end.ask().is_some());
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 before = end.heard().unwrap();
@@ -312,8 +318,17 @@ async fn a_probe_is_answered_by_who_is_there() {
     }
     // Nobody reads the questions, and more than find room do no harm.
     for _ in 0..10_000 {
-        assert!(near.probe());
+        assert!(pulse(&near).ask().is_some());
     }
     write_all(&near, b"still here").await.unwrap();
     assert_eq!(read_exactly(&far, 10).await.unwrap(), b"still here");
+    // The connection is there when the stream is not, and streams of one connection have one pulse.
+    let ends = [pulse(&near), pulse(&far)];
+    assert_eq!(pair.client.pulses("pg2.test").iter().map(|all| all.id()).collect::<Vec<_>>(), [ends[0].id()]);
+    drop((near, far));
+    assert!(ends.iter().all(|end| end.heard().is_some() && end.ask().is_some()));
+    ends[0].abandon(begin, Code::Reset, "it began later");
+    assert!(ends[0].heard().is_some());
+    ends[0].abandon(Instant::now(), Code::Reset, "its process has died");
+    assert!(ends[0].heard().is_none() && ends[0].ask().is_none());
 }
