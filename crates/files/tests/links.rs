@@ -253,6 +253,36 @@ async fn links_that_lead_on_and_on_or_out_are_refused() {
 }
 
 #[tokio::test]
+async fn a_file_that_somebody_else_makes_meanwhile_gets_nothing() {
+    let root = tree();
+    let store = local(root.path());
+    let make = |name: &str, owner| {
+        let path = root.path().join("shared").join(name);
+        let _ = fs::remove_file(&path);
+        fs::write(&path, "").unwrap();
+        std::os::unix::fs::chown(path, Some(owner), None).unwrap();
+    };
+    let begin = async |name: &str| match store.create(&key("shared").join(name).unwrap(), replacing()).await.unwrap() {
+        Begun::Draft(draft) => draft,
+        Begun::Done => panic!("nothing was published"),
+    };
+    make("of-man", MAN);
+    for (name, before) in [("new", 0), ("mine", 0), ("of-man", MAN)] {
+        // Of root's or of the same user's nothing is said: whoever could make it had as much before.
+        for (owner, done) in [(before, true), (GAMES, false)] {
+            let draft = begin(name).await;
+            make(name, owner);
+            let published = draft.publish(0).await;
+            assert_eq!(published.is_ok(), done, "{name} of {owner}");
+            if let Err(error) = published {
+                assert!(error.to_string().contains("user 5 has put another file there meanwhile"), "{error}");
+                draft.abandon(false).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn whose_a_link_is_counts_for_whom_it_is_followed() {
     let root = tree();
     link(MAN, "../vic", &root.path().join("shared/sub"));

@@ -249,7 +249,7 @@ impl Disk for Linux {
         owned::may_inherit(&*file.0, old)
     }
 
-    fn inherit(&self, file: &LinuxFile, key: &Key) -> io::Result<()> {
+    fn inherit(&self, file: &LinuxFile, key: &Key, expected: &Stat) -> io::Result<()> {
         // Whoever may only write it may have its attributes listed all the same.
         let old = match self.itself(key, OFlags::RDONLY, Mode::empty()) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => {
@@ -257,6 +257,10 @@ impl Disk for Linux {
             }
             old => old?,
         };
+        let found = stat_of(&rustix::fs::fstat(&old)?);
+        if !found.is(expected) || found.owner != expected.owner {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another file has taken its place meanwhile"));
+        }
         owned::inherit(&*file.0, &old)
     }
 

@@ -14,6 +14,7 @@ mod walk;
 pub(crate) use file::LinuxFile;
 pub use linux::Links;
 pub(crate) use linux::{Entries, Linux};
+pub(crate) use owned::is_trusted;
 
 use crate::key::Key;
 use crate::range::Extent;
@@ -47,8 +48,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
     /// What is in the way.
     fn may_inherit(&self, file: &Self::File, old: &Stat) -> io::Result<()>;
 
-    /// Gives `file` the owner, the group, the access list and the extended attributes that `key` has.
-    fn inherit(&self, file: &Self::File, key: &Key) -> io::Result<()>;
+    /// Gives `file` the owner, the group, the access list and the extended attributes that `key` has, if that is still `old`.
+    fn inherit(&self, file: &Self::File, key: &Key, old: &Stat) -> io::Result<()>;
 
     /// Makes what does not exist, to be read and written, with the permissions `mode`.
     fn create(&self, key: &Key, mode: u32) -> io::Result<Self::File>;

@@ -28,7 +28,7 @@ pub(super) fn is_shared(dir: &Stat) -> bool {
 }
 
 /// Whether what this user has made is believed: the user who asks himself, and root.
-pub(super) fn is_trusted(user: u32) -> bool {
+pub(crate) fn is_trusted(user: u32) -> bool {
     user == geteuid().as_raw() || user == 0
 }
 

@@ -281,7 +281,7 @@ impl Disk for Sim {
         Ok(())
     }
 
-    fn inherit(&self, _file: &SimFile, _key: &Key) -> io::Result<()> {
+    fn inherit(&self, _file: &SimFile, _key: &Key, _old: &Stat) -> io::Result<()> {
         Ok(())
     }
 

@@ -88,6 +88,7 @@ impl<D: Disk> Work<D> {
             label,
             spec,
             mode,
+            old,
             sparse,
             file,
             journalled,
@@ -151,8 +152,12 @@ fn own<D: Disk>(disk: &D, wanted: &Wanted<'_>, journalled: bool) -> Result<Optio
     for names in candidates {
         match take(disk, wanted, names, shared)? {
             Taken::Mine(owned) if mine.is_none() => mine = Some(owned),
-            Taken::Mine(Owned { names, .. }) | Taken::Old(names) => {
-                sweep(disk, &names).map_err(failed("remove an old draft of"))?;
+            Taken::Mine(Owned { names, file, .. }) => {
+                sweep(disk, &names, Some(file)).map_err(failed("remove an old draft of"))?;
+                swept = true;
+            }
+            Taken::Old(names, file) => {
+                sweep(disk, &names, file).map_err(failed("remove an old draft of"))?;
                 swept = true;
             }
             Taken::Published => return Ok(None),
@@ -193,14 +198,15 @@ struct Wanted<'a> {
 enum Taken<F> {
     Mine(Owned<F>),
     Published,
-    /// It is of another source by now, or never came to hold anything; nobody will look for it again.
-    Old(Names),
+    /// It is of another source by now, or never came to hold anything; nobody will look for it again. Its file is locked, if it has one.
+    Old(Names, Option<F>),
     /// Somebody else has made what has the name.
     Foreign,
 }
 
-/// Removes what of these names this user has made, where others can make names, too.
-fn sweep<D: Disk>(disk: &D, names: &Names) -> io::Result<()> {
+/// Removes what of these names this user has made, where others can make names, too. Until that is done the lock of `_locked` is held:
+/// nobody can begin to write what is removed.
+fn sweep<D: Disk>(disk: &D, names: &Names, _locked: Option<D::File>) -> io::Result<()> {
     for name in [&names.journal, &names.next, &names.part] {
         if let Some(Some(_)) = absent_ok(disk.adopt(name, true))? {
             absent_ok(disk.unlink(name))?;
@@ -224,7 +230,7 @@ fn take<D: Disk>(disk: &D, wanted: &Wanted<'_>, names: Names, shared: bool) -> R
                 if left.as_ref().is_some_and(|left| left.is_of(spec, &stat)) {
                     return Ok(Taken::Mine(Owned { names, file, left }));
                 }
-                return Ok(Taken::Old(names));
+                return Ok(Taken::Old(names, Some(file)));
             }
             Part::None => {
                 if left.as_ref().zip(wanted.place).is_some_and(|(left, place)| left.became(spec, &place)) {
@@ -233,7 +239,7 @@ fn take<D: Disk>(disk: &D, wanted: &Wanted<'_>, names: Names, shared: bool) -> R
                     return Ok(Taken::Published);
                 }
                 if shared {
-                    return Ok(Taken::Old(names));
+                    return Ok(Taken::Old(names, None));
                 }
                 match disk.create(&names.part, 0o600) {
                     Ok(file) if file.lock().map_err(failed("lock the draft of"))? => {
@@ -307,4 +313,25 @@ fn open_locked<D: Disk>(disk: &D, key: &Key, shared: bool) -> io::Result<Part<D:
     }
     let (open, named) = (file.stat()?, absent_ok(disk.stat(key, false))?);
     Ok(if named.is_some_and(|named| named.is(&open)) { Part::Mine(file) } else { Part::Theirs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::sim::Sim;
+
+    #[test]
+    fn an_old_draft_is_locked_until_it_is_removed() {
+        let disk = Sim::new(1);
+        let key = Key::parse("f").unwrap();
+        let names = Names::random(&key).unwrap();
+        drop(disk.create(&names.part, 0o600).unwrap());
+        let wanted = Wanted { key: &key, place: None, label: "f", spec: &Spec::default() };
+        let old = take(&disk, &wanted, names.clone(), true).unwrap();
+        assert!(matches!(old, Taken::Old(..)));
+        assert!(matches!(open_locked(&disk, &names.part, true).unwrap(), Part::Theirs));
+        let Taken::Old(names, file) = old else { return };
+        sweep(&disk, &names, file).unwrap();
+        assert!(matches!(open_locked(&disk, &names.part, true).unwrap(), Part::None));
+    }
 }

@@ -24,7 +24,7 @@ pub(crate) use names::{draft_beside, link_part};
 pub use names::{draft_of, is_draft, is_engines, is_ours, part_of};
 
 use crate::block::Block;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, Stat, is_trusted};
 use crate::error::Error;
 use crate::journal::{self, Header, Parts};
 use crate::key::Key;
@@ -57,6 +57,8 @@ pub(crate) struct Work<D: Disk> {
     spec: Spec,
     /// The permissions of a file that takes nobody's place.
     mode: u32,
+    /// The file whose place it takes, as it was found at the beginning.
+    old: Option<Stat>,
     /// Whether what was not written is known to be zeros: a draft that was cut may have anything there.
     sparse: bool,
     file: D::File,
@@ -192,7 +194,12 @@ impl<D: Disk> Work<D> {
     fn inherit(&self) -> Result<u32, Error> {
         let old = absent_ok(self.disk.stat(&self.key, false)).map_err(|e| self.fail("look at", e))?;
         let Some(old) = old.filter(|old| old.kind == Kind::File) else { return Ok(self.mode) };
-        let kept = self.disk.inherit(&self.file, &self.key);
+        // Whoever makes a file there meanwhile, where others can, would get what is written. Its number may be that of the one before.
+        if self.old.is_none_or(|before| before.owner != old.owner) && !is_trusted(old.owner) {
+            let why = format!("user {} has put another file there meanwhile", old.owner);
+            return Err(self.fail("replace", io::Error::new(io::ErrorKind::PermissionDenied, why)));
+        }
+        let kept = self.disk.inherit(&self.file, &self.key, &old);
         kept.map_err(|e| self.fail("keep owner, group, access list and extended attributes of", e))?;
         Ok(old.mode & 0o777)
     }
