@@ -253,12 +253,44 @@ impl Way {
         let (near, far) = &open[number];
         for stream in [near, far] {
             if resets {
-                socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+                rustix::net::connect_unspec(stream).unwrap();
+            } else {
+                // The first may have taken the second with it.
+                let _ = stream.shutdown(Shutdown::Both);
             }
-            // The first may have taken the second with it.
-            let _ = stream.shutdown(Shutdown::Both);
         }
     }
+
+    /// Breaks one connection on which nothing is under way. Returns when both gateways' kernels have heard of it, so that the gateways
+    /// do before they hear of anything later.
+    fn cut_idle(&self, number: usize, resets: bool) {
+        let ends = {
+            let open = self.open.lock().unwrap();
+            let (near, far) = &open[number];
+            [near, far].map(|stream| (stream.peer_addr().unwrap(), stream.local_addr().unwrap()))
+        };
+        self.cut(number, resets);
+        let start = std::time::Instant::now();
+        while ends.iter().any(|(local, remote)| is_established(*local, *remote)) {
+            assert!(start.elapsed() < PATIENCE, "connection {number} is still there");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+/// Whether the kernel knows of nothing that has happened to this connection (proc_pid_net(5)).
+fn is_established(local: SocketAddr, remote: SocketAddr) -> bool {
+    const ESTABLISHED: &str = "01";
+    let shown = |addr: SocketAddr| {
+        let SocketAddr::V4(addr) = addr else { panic!("{addr} is no IPv4 address") };
+        format!("{:08X}:{:04X}", u32::from_ne_bytes(addr.ip().octets()), addr.port())
+    };
+    let wanted = [shown(local), shown(remote)];
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[1..3] == wanted && fields[3] == ESTABLISHED
+    })
 }
 
 /// Two gateways whose hop is to consist of four connections, none of which is ready; those beyond the first `most` wait.
@@ -302,9 +334,7 @@ fn a_connection_that_carried_nothing_is_no_loss() {
         let (pg1, pg2, way) = pair_by_way(usize::MAX);
         let (mut client, mut server, _) = session(&pg1, |ask| ask);
         until_joined(&pg1, &pg2, 4);
-        way.cut(number, resets);
-        // Both gateways hear of it before they choose where to send.
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        way.cut_idle(number, resets);
         for (up, down) in [(&b"up"[..], &b"down"[..]), (&pattern(2_000_003, 1), &pattern(1_000_003, 2))] {
             std::thread::scope(|scope| {
                 let mut client = client.try_clone().unwrap();

@@ -76,7 +76,7 @@ impl Pair {
 fn with_each_victim(test: impl Fn(&mut Gateway, TcpStream, TcpStream)) {
     for (transport, security) in HOPS {
         for first_dies in [true, false] {
-            // Which is shorter than the pause between two signs of life: nobody lives here whose beacon is reset.
+            // Within which a suspect has to answer. Nobody lives here whose beacon is reset, and nobody does.
             let mut pair = Pair::by(transport, security, "300ms");
             let (client, destination) = session_over(&pair.addrs);
             let [first, second] = &mut pair.gateways;
