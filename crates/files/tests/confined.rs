@@ -257,6 +257,13 @@ async fn a_file_that_is_overwritten_keeps_what_it_has_beside_its_bytes() {
         assert_eq!((fs::read(&file).unwrap(), get("user.note")), (b"new".to_vec(), b"kept".to_vec()));
     }
     assert_eq!(get("system.posix_acl_access"), list);
+    // What the directory would give to a new file, one that was there does not get.
+    rustix::fs::setxattr(root.path(), "system.posix_acl_default", &list, flags).unwrap();
+    rustix::fs::removexattr(&file, "system.posix_acl_access").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    put(&local(root.path()), b"new").await;
+    let now = rustix::fs::getxattr(&file, "system.posix_acl_access", &mut [0; 100]);
+    assert_eq!((now, fs::metadata(&file).unwrap().mode() & 0o7777), (Err(rustix::io::Errno::NODATA), 0o640));
 
     // Who cannot leave it to its owner is refused before anything is written.
     let games = Identity::named("games").unwrap();

@@ -104,6 +104,21 @@ impl Linux {
         Ok(rustix::fs::openat(dir, name, flags, mode)?)
     }
 
+    /// The file `key`, which is `expected`, whose attributes another one gets. Whoever may only write it may have them listed all the same.
+    fn to_inherit_from(&self, key: &Key, expected: &Stat) -> io::Result<OwnedFd> {
+        let old = match self.itself(key, OFlags::RDONLY, Mode::empty()) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => {
+                self.itself(key, OFlags::WRONLY, Mode::empty())?
+            }
+            old => old?,
+        };
+        let found = stat_of(&rustix::fs::fstat(&old)?);
+        if !found.is(expected) || found.owner != expected.owner {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another file has taken its place meanwhile"));
+        }
+        Ok(old)
+    }
+
     /// The directory `key`, to change names in it: links on the way are judged.
     fn dir(&self, key: &Key) -> io::Result<OwnedFd> {
         self.reach(key, OFlags::PATH | OFlags::DIRECTORY)
@@ -245,23 +260,12 @@ impl Disk for Linux {
         entries.map(|entry| Ok(entry?.file_name().to_bytes().to_vec())).collect()
     }
 
-    fn may_inherit(&self, file: &LinuxFile, old: &Stat) -> io::Result<()> {
-        owned::may_inherit(&*file.0, old)
+    fn may_inherit(&self, file: &LinuxFile, key: &Key, old: &Stat) -> io::Result<()> {
+        owned::may_inherit(&*file.0, old, self.to_inherit_from(key, old)?)
     }
 
     fn inherit(&self, file: &LinuxFile, key: &Key, expected: &Stat) -> io::Result<()> {
-        // Whoever may only write it may have its attributes listed all the same.
-        let old = match self.itself(key, OFlags::RDONLY, Mode::empty()) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => {
-                self.itself(key, OFlags::WRONLY, Mode::empty())?
-            }
-            old => old?,
-        };
-        let found = stat_of(&rustix::fs::fstat(&old)?);
-        if !found.is(expected) || found.owner != expected.owner {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another file has taken its place meanwhile"));
-        }
-        owned::inherit(&*file.0, &old)
+        owned::inherit(&*file.0, self.to_inherit_from(key, expected)?)
     }
 
     fn create(&self, key: &Key, mode: u32) -> io::Result<LinuxFile> {

@@ -42,11 +42,11 @@ pub(crate) trait Disk: Send + Sync + 'static {
     /// The names in the directory `key`, in any order.
     fn names_in(&self, key: &Key) -> io::Result<Vec<Vec<u8>>>;
 
-    /// Whether `file`, which this user has made, can get the owner and the group of `old`.
+    /// Whether `file`, which this user has made, can get what `key` has beside its bytes; `old` is what that is.
     ///
     /// # Errors
     /// What is in the way.
-    fn may_inherit(&self, file: &Self::File, old: &Stat) -> io::Result<()>;
+    fn may_inherit(&self, file: &Self::File, key: &Key, old: &Stat) -> io::Result<()>;
 
     /// Gives `file` the owner, the group, the access list and the extended attributes that `key` has, if that is still `old`.
     fn inherit(&self, file: &Self::File, key: &Key, old: &Stat) -> io::Result<()>;

@@ -1,17 +1,20 @@
 //! Whose a file is, and what it has beside its bytes: owner, group, access list (acl(5)), extended attributes (xattr(7)).
 
-use rustix::fs::{Gid, Mode, Stat, Uid, XattrFlags, fchown, fgetxattr, flistxattr, fsetxattr, fstat};
+use rustix::fs::{Gid, Mode, Stat, Uid, XattrFlags, fchown, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// The longest list of names, and the longest value, that Linux has.
 const MAX_XATTR: usize = 64 << 10;
 
 /// What belongs to the bytes and not to the file: capabilities and signatures are lost as well when a file is written in place.
 const OF_THE_BYTES: [&[u8]; 3] = [b"security.capability", b"security.ima", b"security.evm"];
+
+/// The access list, which a file may get from its directory (acl(5)).
+const ACCESS_LIST: &CStr = c"system.posix_acl_access";
 
 /// Whether nobody but the user who asks has had a hand in the open `file`.
 pub(super) fn is_own(file: impl AsFd, shared: bool) -> io::Result<bool> {
@@ -32,28 +35,38 @@ pub(crate) fn is_trusted(user: u32) -> bool {
     user == geteuid().as_raw() || user == 0
 }
 
-/// Whether `new`, which this user has made, can get the owner and the group of `old`.
-pub(super) fn may_inherit(new: impl AsFd, old: &super::Stat) -> io::Result<()> {
+/// Whether `new`, the draft of this user, can get the owner and the group that `was` has, and the extended attributes of `old`, which
+/// is the same file. What a file system gives to one owner whoever makes it has that already.
+///
+/// The group and the attributes stay with it; its owner does not change before it is complete, nor does its access list.
+pub(super) fn may_inherit(new: impl AsFd, was: &super::Stat, old: impl AsFd) -> io::Result<()> {
+    let new = new.as_fd();
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    if geteuid().is_root() {
-        return Ok(());
-    }
-    if old.owner != geteuid().as_raw() {
-        let owner = old.owner;
-        return refused(format!(
-            "it belongs to user {owner}, and only root can leave it to him; remove it first to replace it"
-        ));
-    }
-    let group = old.group;
-    if fstat(&new)?.st_gid == group {
-        return Ok(());
-    }
-    match fchown(&new, None, Some(Gid::from_raw(group))) {
-        Err(Errno::PERM) => {
-            refused(format!("it is of group {group}, which you are not in; remove it first to replace it"))
+    let is = fstat(new)?;
+    if is.st_uid != was.owner {
+        match fchown(new, Some(Uid::from_raw(was.owner)), None) {
+            Err(Errno::PERM | Errno::INVAL | Errno::NOTSUP) => {
+                return refused(format!(
+                    "it belongs to user {}, and only root can leave it to him; remove it first to replace it",
+                    was.owner
+                ));
+            }
+            done => done?,
         }
-        done => Ok(done?),
+        fchown(new, Some(Uid::from_raw(is.st_uid)), None)?;
     }
+    if is.st_gid != was.group {
+        match fchown(new, None, Some(Gid::from_raw(was.group))) {
+            Err(Errno::PERM | Errno::INVAL | Errno::NOTSUP) => {
+                return refused(format!(
+                    "it is of group {}, which you are not in; remove it first to replace it",
+                    was.group
+                ));
+            }
+            done => done?,
+        }
+    }
+    copy_attributes(new, old.as_fd(), |name| name != ACCESS_LIST.to_bytes())
 }
 
 /// Gives `new` what `old` has beside its bytes. Nothing is done about what they have in common.
@@ -66,6 +79,20 @@ pub(super) fn inherit(new: impl AsFd, old: impl AsFd) -> io::Result<()> {
         let group = (group != is.st_gid).then(|| Gid::from_raw(group));
         fchown(new, owner, group)?;
     }
+    copy_attributes(new, old, |_| true)?;
+    // A directory gives what is made in it a list of its own, by which others would read what they could not read before.
+    let mut none = [0; 0];
+    if fgetxattr(old, ACCESS_LIST, &mut none) == Err(Errno::NODATA) {
+        match fremovexattr(new, ACCESS_LIST) {
+            Err(Errno::NODATA | Errno::NOTSUP) => {}
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// Gives `new` the extended attributes of `old` whose names `takes` takes, as far as they differ.
+fn copy_attributes(new: BorrowedFd<'_>, old: BorrowedFd<'_>, takes: impl Fn(&[u8]) -> bool) -> io::Result<()> {
     let mut names = vec![0; MAX_XATTR];
     let len = match flistxattr(old, &mut names) {
         Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(()),
@@ -74,7 +101,7 @@ pub(super) fn inherit(new: impl AsFd, old: impl AsFd) -> io::Result<()> {
     let (mut value, mut has) = (vec![0; MAX_XATTR], vec![0; MAX_XATTR]);
     for name in names[..len].split_inclusive(|byte| *byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-        if OF_THE_BYTES.contains(&name.to_bytes()) {
+        if OF_THE_BYTES.contains(&name.to_bytes()) || !takes(name.to_bytes()) {
             continue;
         }
         let len = match fgetxattr(old, name, &mut value) {
@@ -88,4 +115,38 @@ pub(super) fn inherit(new: impl AsFd, old: impl AsFd) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Disk, linux::Linux};
+    use super::*;
+    use crate::key::Key;
+    use rustix::thread::set_thread_res_uid;
+    use std::fs::File;
+
+    #[test]
+    fn a_file_has_the_owner_that_its_file_system_gives_it() {
+        // As root alone another owner can be had.
+        if !geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let [new, old, other] = ["new", "old", "other"].map(|name| File::create(dir.path().join(name)).unwrap());
+        let [seven, eight] = [7, 8].map(Uid::from_raw);
+        fchown(&new, Some(seven), None).unwrap();
+        fchown(&old, Some(seven), None).unwrap();
+        fchown(&other, Some(eight), None).unwrap();
+        let disk = Linux::new(dir.path(), crate::Links::Beneath).unwrap();
+        let [was_old, was_other] = ["old", "other"].map(|name| disk.stat(&Key::parse(name).unwrap(), true).unwrap());
+        // A thread has an identity of its own.
+        let tried = std::thread::spawn(move || {
+            set_thread_res_uid(None, Uid::from_raw(9), None).unwrap();
+            [(was_old, old), (was_other, other)]
+                .map(|(was, old)| may_inherit(&new, &was, old).map_err(|error| error.to_string()))
+        });
+        let [as_it_is, changed] = tried.join().unwrap();
+        assert_eq!(as_it_is, Ok(()));
+        assert!(changed.unwrap_err().contains("only root"));
+    }
 }

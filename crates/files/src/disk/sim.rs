@@ -277,7 +277,7 @@ impl Disk for Sim {
         Ok(self.names().iter().filter(|name| name.parent() == *key).map(|name| name.name().to_vec()).collect())
     }
 
-    fn may_inherit(&self, _file: &SimFile, _old: &Stat) -> io::Result<()> {
+    fn may_inherit(&self, _file: &SimFile, _key: &Key, _old: &Stat) -> io::Result<()> {
         Ok(())
     }
 

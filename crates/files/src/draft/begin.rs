@@ -56,7 +56,7 @@ impl<D: Disk> Work<D> {
         let Some(owned) = own(&**disk, &wanted, journalled)? else { return Ok(Start::Done) };
         let Owned { names, file, mut left } = owned;
         let old = place.filter(|old| old.kind == Kind::File);
-        if let Some(Err(error)) = old.map(|old| disk.may_inherit(&file, &old)) {
+        if let Some(Err(error)) = old.map(|old| disk.may_inherit(&file, key, &old)) {
             if left.is_none() {
                 absent_ok(disk.unlink(&names.part)).map_err(failed("remove the draft of"))?;
             }
