@@ -17,7 +17,7 @@
 //! draft that was cut short, and how a later one finds it, is the store's affair.
 
 use crate::block::{Block, Pool};
-use crate::error::Error;
+use crate::error::{Error, Sort};
 use crate::key::Key;
 use crate::local::UserFile;
 use crate::range::{Extent, Ranges};
@@ -68,6 +68,20 @@ pub trait Store: Debug + Send + Sync {
     /// What there is under `key` itself: a symbolic link is one, where the store has links.
     fn stat_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
         self.stat(key)
+    }
+
+    /// Whether the store itself says that there is nothing under `key`, for those who remove something since it is not there.
+    ///
+    /// # Errors
+    /// It cannot tell.
+    fn is_absent<'a>(&'a self, key: &'a Key) -> Fallible<'a, bool> {
+        Box::pin(async move {
+            match self.stat_link(key).await {
+                Ok(_) => Ok(false),
+                Err(error) if error.sort() == Sort::NotFound => Ok(true),
+                Err(error) => Err(error),
+            }
+        })
     }
 
     /// Whether symbolic links can be read and made in it.

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod fake;
+#[path = "client/gone.rs"]
+mod gone;
 #[path = "client/lost.rs"]
 mod lost;
 #[path = "client/odd.rs"]

@@ -94,17 +94,13 @@ impl Run<'_> {
         let mut asked = Vec::new();
         for (key, _) in things {
             let (source, key) = (self.job.source.clone(), self.at(from, key)?);
-            asked.push(tokio::spawn(async move { source.stat_link(&key).await }));
+            asked.push(tokio::spawn(async move { source.is_absent(&key).await }));
         }
         let mut gone = Vec::new();
         for answer in asked {
             let failed =
                 |error| Err(Error::io(self.job.source.name(), "look at something of", std::io::Error::other(error)));
-            gone.push(match answer.await.unwrap_or_else(failed) {
-                Ok(_) => false,
-                Err(error) if error.sort() == Sort::NotFound => true,
-                Err(error) => return Err(error),
-            });
+            gone.push(answer.await.unwrap_or_else(failed)?);
         }
         Ok(gone)
     }

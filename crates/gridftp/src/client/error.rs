@@ -54,6 +54,27 @@ pub(super) fn sort(reply: &Reply) -> Sort {
     }
 }
 
+/// Whether a refusal has words for another reason than that something is not there: of systems, and of servers.
+pub(super) fn says_otherwise(reply: &Reply) -> bool {
+    const OTHERWISE: [&str; 13] = [
+        "permission",
+        "denied",
+        "not allowed",
+        "not permitted",
+        "forbidden",
+        "input/output",
+        "i/o error",
+        "stale",
+        "timed out",
+        "timeout",
+        "too many",
+        "busy",
+        "unavailable",
+    ];
+    let text = reply.text().to_lowercase();
+    OTHERWISE.iter().any(|words| text.contains(words))
+}
+
 /// The connection to the server failed.
 pub(super) fn broken(name: &str, error: &io::Error) -> Error {
     let reason = match error.kind() {
@@ -95,6 +116,19 @@ pub(super) fn data(name: &str, error: crate::data::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_not_called_absent() {
+        for (text, otherwise) in [
+            ("/x: Input/output error", true),
+            ("x: Stale file handle", true),
+            ("Permission denied.", true),
+            ("Failed to change directory.", false),
+            ("Could not get file size.", false),
+        ] {
+            assert_eq!(says_otherwise(&Reply::new(550, text)), otherwise, "{text}");
+        }
+    }
 
     #[test]
     fn answers_are_sorted_by_code_and_words() {

@@ -101,10 +101,8 @@ impl Remote {
     /// Whether the server has given `one` its name. What cannot be told for certain was not done: then all of it is sent once more, which
     /// takes time and loses nothing.
     async fn has_its_name(&self, one: &Unsure) -> Result<Named, Error> {
-        match self.look(&one.part).await {
-            Ok(_) => return Ok(Named::No),
-            Err(error) if error.sort() == Sort::NotFound => {}
-            Err(error) => return Err(error),
+        if !self.says_gone(&one.part).await? {
+            return Ok(Named::No);
         }
         let there = match self.look(&one.key).await {
             Ok(meta) => meta,
@@ -138,7 +136,7 @@ impl Remote {
 
     /// Whether there is nothing that has the name `key`.
     async fn is_gone(&self, key: &Key) -> bool {
-        matches!(self.look(key).await, Err(error) if error.sort() == Sort::NotFound)
+        matches!(self.says_gone(key).await, Ok(true))
     }
 
     /// What came of removing `key`.

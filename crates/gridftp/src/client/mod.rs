@@ -13,13 +13,14 @@
 //! - `data` says where data connections lead, `retrieve` and `store` carry files (`task` is a command that makes a server send,
 //!   `take` what becomes of what it sends), `third` has them carried between servers; `listing` is of directories. `marks` is what is
 //!   remembered of files that were cut, `begun` by what names, and `resume` what of them is gone on with; `lost` looks what became of
-//!   commands whose answers did not come.
+//!   commands whose answers did not come, and `absent` whether a server says that something is not there.
 //! - [`Way`]: how connections come about where it is not by TCP directly: through gateways. [`NetStack`]: by what data goes in the
 //!   place of TCP, where the server has it, too.
 //!
 //! What a server says is believed as far as it concerns the server: where data connections lead to is its own address,
 //! whatever it says, unless its data connections prove who they are ([`Options::data_elsewhere`]).
 
+mod absent;
 mod begun;
 mod data;
 mod draft;

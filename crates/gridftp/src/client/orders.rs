@@ -52,6 +52,21 @@ pub(super) struct Looked {
     at: Instant,
 }
 
+/// Why nothing is known of a name.
+#[derive(Debug)]
+pub(super) enum Unseen {
+    /// The server says why, or could not be asked.
+    Said(Error),
+    /// It answers this command so, which says nothing; as a rule, nothing has the name.
+    Unsaid(&'static str, Reply),
+}
+
+impl From<Error> for Unseen {
+    fn from(error: Error) -> Self {
+        Self::Said(error)
+    }
+}
+
 impl Remote {
     /// `command` about `key`, as a line.
     pub(super) fn line(&self, command: &str, key: &Key) -> Result<Vec<u8>, Error> {
@@ -150,6 +165,14 @@ impl Remote {
     }
 
     pub(super) async fn look(&self, key: &Key) -> Result<Meta, Error> {
+        self.look_at(key).await.map_err(|unseen| match unseen {
+            Unseen::Said(error) => error,
+            Unseen::Unsaid(..) => Error::NotFound { name: self.label(key) },
+        })
+    }
+
+    /// The same, which tells what a server says from what it leaves open.
+    pub(super) async fn look_at(&self, key: &Key) -> Result<Meta, Unseen> {
         let dir = Meta { kind: Kind::Dir, size: None, modified: None, mode: None, sparse: false };
         if key.is_root() {
             return Ok(dir);
@@ -168,7 +191,7 @@ impl Remote {
                     }
                 }
                 500..=504 if !says_absent(&reply) => {}
-                _ => return Err(self.absent_or(key, "MLST", &reply)),
+                _ => return Err(self.absent_or(key, "MLST", reply)),
             }
         }
         if let Some(size) = self.size(key).await?
@@ -178,7 +201,7 @@ impl Remote {
             return Ok(Meta { kind: Kind::File, size: Some(size), modified, ..dir });
         }
         let reply = self.about("CWD", key).await?;
-        if reply.is_success() { Ok(dir) } else { Err(self.absent_or(key, "CWD", &reply)) }
+        if reply.is_success() { Ok(dir) } else { Err(self.absent_or(key, "CWD", reply)) }
     }
 
     /// The same, remembered for [`Self::recall`].
@@ -208,14 +231,12 @@ impl Remote {
         self.0.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The error for something that the server does not want to tell of: as a rule, it is not there.
-    fn absent_or(&self, key: &Key, command: &str, reply: &Reply) -> Error {
-        let text = reply.text().to_lowercase();
-        let denied = ["permission", "denied", "not allowed", "forbidden"].iter().any(|word| text.contains(word));
-        if reply.code == 550 && !denied {
-            return Error::NotFound { name: self.label(key) };
+    /// Why the server does not tell of something: as a rule, it is not there.
+    fn absent_or(&self, key: &Key, command: &'static str, reply: Reply) -> Unseen {
+        if reply.code == 550 && !says_absent(&reply) && !super::error::says_otherwise(&reply) {
+            return Unseen::Unsaid(command, reply);
         }
-        refused(&self.label(key), "look at", command, reply)
+        Unseen::Said(refused(&self.label(key), "look at", command, &reply))
     }
 
     /// Sets times and modes of `key`, as far as the server does so.

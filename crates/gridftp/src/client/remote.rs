@@ -339,6 +339,10 @@ impl Store for Remote {
         })
     }
 
+    fn is_absent<'a>(&'a self, key: &'a Key) -> Fallible<'a, bool> {
+        Box::pin(self.says_gone(key))
+    }
+
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
         Box::pin(async move {
             self.sayable(key).await?;
