@@ -448,6 +448,45 @@ fn attach(
     }
 }
 
+/// The peer's kernel had the acknowledgement of those bytes, and so the peer knows of no loss.
+#[test]
+fn bytes_that_nobody_has_read_on_a_connection_that_is_reset_are_a_loss() {
+    let pg = Pg::start("pg2", &format!("{}{ALLOW_ALL}", peer("pg1", address(), 0)));
+    let (mut first, server, session, token) = open(pg.addr, "pg1", 2);
+    let mut lane = attach(pg.addr, "pg1", (session, &token, 1)).unwrap();
+    let mut ping = Exchange::striped(Role::Initiator);
+    lane.write_all(&ping.ping(1)).unwrap();
+    lane.read_exact(&mut [0; 16]).unwrap();
+    // Nobody reads at the destination, so that the gateway comes to read no more.
+    let (mut scatter, mut exchange) = (Scatter::default(), Exchange::striped(Role::Initiator));
+    first.set_nonblocking(true).unwrap();
+    let mut sent = 0;
+    let block = vec![7; 1 << 20];
+    'full: loop {
+        let mut frame = scatter.data(&mut exchange, 1 << 20).unwrap().to_vec();
+        frame.extend_from_slice(&block);
+        let mut left = &frame[..];
+        while !left.is_empty() {
+            match first.write(left) {
+                Ok(n) => left = &left[n..],
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    let now = until_full(&pg);
+                    if now == std::mem::replace(&mut sent, now) {
+                        break 'full;
+                    }
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    let header = scatter.data(&mut ping, 5).unwrap();
+    lane.write_all(&[&header[..], b"later"].concat()).unwrap();
+    reset(lane);
+    // The gateway knows that something is missing, and does not wait for it.
+    assert_eq!(pg.quiet(), (0, 1));
+    drop((first, server));
+}
+
 #[test]
 fn nobody_joins_who_should_not() {
     let peers: String = ["pg1", "pg3"].map(|name| peer(name, address(), 0)).concat();

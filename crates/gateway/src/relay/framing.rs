@@ -257,6 +257,25 @@ impl Framing {
         Ok(total)
     }
 
+    /// Reads what has come of a connection that has failed, up to the next header that says something about the stream.
+    pub(crate) fn read_on(&mut self, stream: &Stream) -> Result<Option<Incoming>, Failure> {
+        while self.payload == 0 {
+            match self.read(stream) {
+                Ok(Some(incoming)) => return Ok(Some(incoming)),
+                Ok(None) => {}
+                // The failure that is known already, in whatever words.
+                Err(Failure::Io(_)) => return Ok(None),
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(Some(Incoming::Payload(self.payload)))
+    }
+
+    /// Whether a part of a header has come, and not all of it.
+    pub(crate) fn is_midway(&self) -> bool {
+        self.have > 0
+    }
+
     /// Looks for the RESET of a peer that has gone: what it sent last may still wait to be read, behind data that nobody
     /// wants any more.
     pub(crate) fn last_words(&mut self, stream: &Stream) -> Option<Failure> {

@@ -23,7 +23,7 @@ const FRAME_MIN: usize = 16 << 10;
 /// The connections of one hop.
 pub(crate) struct Lanes {
     role: Role,
-    /// Those that the peer may send a second on each.
+    /// Control frames that the peer may send on each in a second.
     control_frames: u32,
     lanes: Vec<Lane>,
     scatter: Scatter,
@@ -194,9 +194,7 @@ impl Lanes {
         let _ = self.poll_under_way(cx, sent)?;
         if let Some(full) = carrier.take_if(|carrier| !carrier.is_empty()) {
             let number = match self.chosen.take() {
-                Some(number) if self.lanes[number].suits(&full) && self.lanes[number].poll_free(cx)?.is_ready() => {
-                    number
-                }
+                Some(number) if self.lanes[number].suits(&full) && self.is_free(number, cx)? => number,
                 _ => match self.poll_choose(cx, Some(&full))? {
                     Poll::Ready(number) => number,
                     Poll::Pending => {
@@ -217,25 +215,36 @@ impl Lanes {
 
     /// The lane that can be given a frame, `full` if it is there already, and will have delivered it first.
     fn poll_choose(&mut self, cx: &mut Context<'_>, full: Option<&Carrier>) -> Poll<Result<usize, Failure>> {
-        let Self { lanes, scatter, .. } = self;
-        let mut failure = None;
-        let chosen = scatter.choose(lanes.len(), |number| {
-            let lane = &mut lanes[number];
-            match lane.poll_free(cx) {
-                Poll::Ready(Ok(())) if full.is_none_or(|full| lane.suits(full)) => {
-                    Some(lane.due(full.map(Carrier::len)))
+        loop {
+            let Self { lanes, scatter, .. } = self;
+            let mut failed = None;
+            let chosen = scatter.choose(lanes.len(), |number| {
+                let lane = &mut lanes[number];
+                match lane.poll_free(cx) {
+                    Poll::Ready(Ok(())) if full.is_none_or(|full| lane.suits(full)) => {
+                        Some(lane.due(full.map(Carrier::len)))
+                    }
+                    Poll::Ready(Err(failure)) => {
+                        failed = Some((number, failure));
+                        None
+                    }
+                    _ => None,
                 }
-                Poll::Ready(Err(why)) => {
-                    failure = Some(why);
-                    None
-                }
-                _ => None,
+            });
+            match (failed, chosen) {
+                // The others are asked again without it.
+                (Some((number, failure)), _) => self.lose(number, failure)?,
+                (None, Some(number)) => return Poll::Ready(Ok(number)),
+                (None, None) => return Poll::Pending,
             }
-        });
-        match (failure, chosen) {
-            (Some(failure), _) => Poll::Ready(Err(failure)),
-            (None, Some(number)) => Poll::Ready(Ok(number)),
-            (None, None) => Poll::Pending,
+        }
+    }
+
+    /// Whether the lane can be given a frame now.
+    fn is_free(&mut self, number: usize, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        match self.lanes[number].poll_free(cx) {
+            Poll::Ready(Err(failure)) => self.lose(number, failure).map(|()| false),
+            free => Ok(free.is_ready()),
         }
     }
 
@@ -321,10 +330,18 @@ impl Lanes {
 
     /// A lane has failed, and the session with it, unless nothing can have been lost: this end has given it no bytes, none that it
     /// has announced are missing, and another lane is left. Bytes that the peer has given it are known to the peer, which fails the
-    /// session then. Or all was said about the session on another lane.
+    /// session then; unless they have come as far as to this host, whose kernel has acknowledged them, and so it is read on. Or all was
+    /// said about the session on another lane.
     fn lose(&mut self, number: usize, failure: Failure) -> Result<(), Failure> {
+        if matches!(failure, Failure::Io(_)) && self.gather.wants(number) {
+            let lane = &mut self.lanes[number];
+            if let Some(incoming) = lane.framing.read_on(&lane.stream)? {
+                self.heed(number, incoming)?;
+            }
+        }
         let settled = self.lanes.iter().any(|lane| !lane.lost && lane.framing.is_over());
-        let is_unused = !self.lanes[number].framing.has_sent() && !self.gather.awaits(number);
+        let framing = &self.lanes[number].framing;
+        let is_unused = !framing.has_sent() && !framing.is_midway() && !self.gather.awaits(number);
         let another = self.lanes.iter().enumerate().any(|(other, lane)| other != number && !lane.lost);
         let loses_nothing = matches!(failure, Failure::Io(_)) && is_unused && another;
         if !(loses_nothing || settled) || matches!(failure, Failure::Told { .. }) {
@@ -380,3 +397,6 @@ impl Lanes {
         parting::framed(end, carrier, reason).await
     }
 }
+
+#[cfg(test)]
+mod tests;
