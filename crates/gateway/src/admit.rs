@@ -10,12 +10,14 @@ use crate::config::{Config, Pattern, Route, Rule, Source, addresses_reached, is_
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::shared::Setup;
-use phoebus_net::{reason, route};
+use phoebus_net::reason;
+use phoebus_net::route::{self, Routes};
 use phoebus_proto::agent::AGENT;
 use phoebus_proto::endpoint::{Endpoint, Host, HostRef};
 use phoebus_proto::session::Code;
 use phoebus_proto::session::message::{Requirements, Security};
 use phoebus_proto::units::BitRate;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 /// The next hop of a session.
@@ -60,7 +62,7 @@ pub(crate) fn allowed(config: &Config, request: &Request, next: Next<'_>) -> Res
     let mut own = false;
     let admitted = match destination.host {
         HostRef::Addr(addr) => {
-            own = is_own(config, next, addr)?;
+            own = is_own(config, next, addr, &mut |addr| route::is_own(addr))?;
             rules(config, request).any(|rule| rule.to.iter().any(|to| to.admits(addr, own)))
         }
         HostRef::Name(_) if by_name(config, request).next().is_some() => true,
@@ -79,31 +81,52 @@ pub(crate) fn allowed_addresses(
     request: &Request,
     addresses: Vec<SocketAddr>,
 ) -> Result<Vec<SocketAddr>, Refusal> {
+    let mut routes = Routes::default();
+    allowed_of(config, request, addresses, |addr| routes.is_own(addr))
+}
+
+/// The same, where `is_hosts` says which addresses are the host's. An address of which it cannot say so is refused, and the others are
+/// not.
+fn allowed_of(
+    config: &Config,
+    request: &Request,
+    addresses: Vec<SocketAddr>,
+    mut is_hosts: impl FnMut(IpAddr) -> io::Result<bool>,
+) -> Result<Vec<SocketAddr>, Refusal> {
     let (mut allowed, mut refused) = (Vec::new(), None);
     for addr in addresses {
         let ip = addr.ip();
-        let own = is_own(config, Next::Direct(None), ip)?;
+        let own = match is_own(config, Next::Direct(None), ip, &mut is_hosts) {
+            Ok(own) => own,
+            Err(refusal) => {
+                refused.get_or_insert(refusal);
+                continue;
+            }
+        };
         let may = by_name(config, request).any(|to| to.name_may_lead_to(ip, own))
             || rules(config, request)
                 .any(|rule| rule.to.iter().any(|to| matches!(to, Pattern::Net(_)) && to.admits(ip, own)));
         if may {
             allowed.push(addr);
         } else {
-            refused.get_or_insert((ip, own));
+            let what = || format!("{}, which resolves to {ip},", request.destination);
+            refused.get_or_insert_with(|| not_allowed(request, &what(), own));
         }
     }
     match refused {
-        Some((ip, own)) if allowed.is_empty() => {
-            let what = format!("{}, which resolves to {ip},", request.destination);
-            Err(not_allowed(request, &what, own))
-        }
+        Some(refusal) if allowed.is_empty() => Err(refusal),
         _ => Ok(allowed),
     }
 }
 
-/// Whether `addr` is an address of this host or its links. Those of interfaces count where this gateway connects itself: for
-/// the next gateway they are another host's.
-fn is_own(config: &Config, next: Next<'_>, addr: IpAddr) -> Result<bool, Refusal> {
+/// Whether `addr` is an address of this host or its links. Those of interfaces, which `is_hosts` tells, count where this gateway
+/// connects itself: for the next gateway they are another host's.
+fn is_own(
+    config: &Config,
+    next: Next<'_>,
+    addr: IpAddr,
+    is_hosts: &mut dyn FnMut(IpAddr) -> io::Result<bool>,
+) -> Result<bool, Refusal> {
     if is_local(addr) {
         return Ok(true);
     }
@@ -112,7 +135,7 @@ fn is_own(config: &Config, next: Next<'_>, addr: IpAddr) -> Result<bool, Refusal
         return Ok(false);
     }
     for addr in addresses_reached(addr) {
-        let own = route::is_own(addr).map_err(|error| {
+        let own = is_hosts(addr).map_err(|error| {
             let why = reason(&error);
             Refusal::new(Code::Internal, format!("cannot find out whether {addr} is an address of the gateway: {why}"))
         })?;
@@ -271,4 +294,28 @@ fn not_allowed(request: &Request, what: &str, own: bool) -> Refusal {
 
 fn looped(reason: String) -> Refusal {
     Refusal::new(Code::Loop, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phoebus_proto::session::SessionId;
+    use phoebus_proto::session::message::Open;
+
+    #[test]
+    fn an_address_of_which_nothing_can_be_found_out_is_refused_alone() {
+        let text = "name = \"pg\"\n[[listen]]\naddress = \"127.0.0.1:5006\"\n\
+                    [[allow]]\nfrom = [\"0.0.0.0/0\"]\nto = [\"*\"]\n";
+        let config = Config::parse(text, "pg.toml".as_ref()).unwrap();
+        let to: Endpoint = "host.example:7".parse().unwrap();
+        let open = Open::new(SessionId([1; 16]), to.as_ref());
+        let request = Request::new(&open, ([192, 0, 2, 9], 5).into(), None, "");
+        let [six, four] = ["[2001:db8::1]:7", "192.0.2.1:7"].map(|addr| addr.parse::<SocketAddr>().unwrap());
+        let is_hosts = |ip: IpAddr| if ip.is_ipv6() { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(false) };
+        let allowed = |addresses| allowed_of(&config, &request, addresses, is_hosts);
+        assert_eq!(allowed(vec![six, four]).unwrap(), [four]);
+        let refusal = allowed(vec![six]).unwrap_err();
+        assert_eq!(refusal.code, Code::Internal);
+        assert!(refusal.reason.contains("2001:db8::1"), "{refusal:?}");
+    }
 }

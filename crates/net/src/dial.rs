@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 /// Pause before the next address is tried beside the ones under way (RFC 8305 §5 recommends 250 ms).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Most addresses of one name that are tried: a name with hundreds must not cost hundreds of connections.
-const ATTEMPTS_MAX: usize = 8;
+pub(crate) const ATTEMPTS_MAX: usize = 8;
 
 /// The addresses of `name`, in the order in which they are to be tried (RFC 6724, then RFC 8305 §4).
 ///

@@ -8,7 +8,7 @@
 //! its turn until it is done, whether anybody still waits for it or not. Turns are limited in all and for each source. What
 //! waits for a turn is a future and nothing else: dropped, or out of time, it is gone.
 
-use crate::dial::ordered;
+use crate::dial::{ATTEMPTS_MAX, ordered};
 use crate::error::Error;
 use phoebus_proto::units::Span;
 use std::collections::HashMap;
@@ -19,6 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
+
+/// Addresses of a name that are kept of each family: twice as many as are tried.
+const OF_EACH_FAMILY: usize = 2 * ATTEMPTS_MAX;
 
 type Lookup = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
@@ -89,7 +92,7 @@ impl Names {
         let turn = self.turns.clone().acquire_owned().await.map_err(io::Error::other)?;
         let (lookup, name, (done, found)) = (self.lookup.clone(), name.to_owned(), oneshot::channel());
         std::thread::Builder::new().name("resolver".to_owned()).spawn(move || {
-            let result = lookup(&name, port);
+            let result = lookup(&name, port).map(some_of_each);
             drop((own, turn));
             // Nobody may wait for it any more.
             let _ = done.send(result);
@@ -110,6 +113,18 @@ impl Names {
         sources.turns.insert(source, Arc::downgrade(&turns));
         turns
     }
+}
+
+/// The first addresses of each family, once each. A name server may say thousands, and whoever asked would look at all.
+fn some_of_each(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let mut kept = Vec::new();
+    for addr in found {
+        let of_its_family = kept.iter().filter(|other: &&SocketAddr| other.is_ipv4() == addr.is_ipv4());
+        if of_its_family.count() < OF_EACH_FAMILY && !kept.contains(&addr) {
+            kept.push(addr);
+        }
+    }
+    kept
 }
 
 #[cfg(test)]
@@ -158,6 +173,19 @@ mod tests {
         assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
         drop(gate);
         ask([10, 0, 0, 1], "quick.example", PATIENCE).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_name_has_so_many_addresses_of_each_family_and_no_more() {
+        let names = Names::with(6, 2, |_, port| {
+            let six = |n: u16| SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, n], port));
+            let four = |n: u16| SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], port));
+            Ok((0..4000).map(four).chain([four(0), six(0)]).chain((0..4000).map(six)).collect())
+        });
+        let found = names.resolve([10, 0, 0, 1].into(), "many.example", 7, PATIENCE).await.unwrap();
+        let (four, six): (Vec<_>, Vec<_>) = found.into_iter().partition(SocketAddr::is_ipv4);
+        assert_eq!((four.len(), six.len()), (OF_EACH_FAMILY, OF_EACH_FAMILY));
+        assert_eq!(four[15], SocketAddr::from(([10, 0, 0, 15], 7)), "the first of them");
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 
 /// Bytes of `struct nlmsghdr` and of `struct rtmsg` behind it.
 const HEADERS: usize = 16 + 12;
@@ -14,25 +15,48 @@ const TYPE_AT: usize = 16 + 7;
 /// More than the kernel says about one route.
 const ANSWER_MAX: usize = 8192;
 
-/// Whether a packet to `addr` would stay on this host or go to all of a link: its route is local, anycast, broadcast or
-/// multicast. An address to which there is no route is not the host's.
+/// The kernel, asked about one address after another over one socket, which is opened for the first.
+#[derive(Debug, Default)]
+pub struct Routes {
+    socket: Option<OwnedFd>,
+    answer: Vec<u8>,
+}
+
+impl Routes {
+    /// Whether a packet to `addr` would stay on this host or go to all of a link: its route is local, anycast, broadcast or
+    /// multicast. An address to which there is no route is not the host's.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked: netlink is forbidden, or there is no descriptor left.
+    pub fn is_own(&mut self, addr: IpAddr) -> io::Result<bool> {
+        let addr = addr.to_canonical();
+        // The kernel is not asked for what is so on every host: a connection to no address goes to this one.
+        if addr.is_loopback() || addr.is_unspecified() {
+            return Ok(true);
+        }
+        // A socket with which something is wrong is not asked again: what it says next might be late.
+        let socket = self.socket.take().map_or_else(open, Ok)?;
+        self.answer.resize(ANSWER_MAX, 0);
+        // The kernel answers before `send` returns.
+        send(&socket, &question(addr), SendFlags::empty())?;
+        let (_, len) = recv(&socket, &mut self.answer[..], RecvFlags::empty())?;
+        self.socket = Some(socket);
+        judge(self.answer.get(..len).unwrap_or_default())
+    }
+}
+
+/// The same for one address alone.
 ///
 /// # Errors
-/// The kernel cannot be asked: netlink is forbidden, or there is no descriptor left.
+/// As for [`Routes::is_own`].
 pub fn is_own(addr: IpAddr) -> io::Result<bool> {
-    let addr = addr.to_canonical();
-    // The kernel is not asked for what is so on every host: a connection to no address goes to this one.
-    if addr.is_loopback() || addr.is_unspecified() {
-        return Ok(true);
-    }
+    Routes::default().is_own(addr)
+}
+
+fn open() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     // Protocol 0 is NETLINK_ROUTE.
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-    // The kernel answers before `send` returns.
-    send(&socket, &question(addr), SendFlags::empty())?;
-    let mut answer = vec![0; ANSWER_MAX];
-    let (_, len) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
-    judge(answer.get(..len).unwrap_or_default())
+    Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?)
 }
 
 /// RTM_GETROUTE for `addr`.
@@ -58,6 +82,10 @@ fn question(addr: IpAddr) -> Vec<u8> {
     message
 }
 
+/// No route, or one that says no; or a kernel without addresses of that family (`ipv6.disable=1`). Connecting fails, and says why.
+const UNREACHABLE: [i32; 6] =
+    [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::EOPNOTSUPP, libc::EAFNOSUPPORT];
+
 /// What the kernel's answer says.
 fn judge(answer: &[u8]) -> io::Result<bool> {
     let unexpected = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer about a route makes no sense");
@@ -68,12 +96,7 @@ fn judge(answer: &[u8]) -> io::Result<bool> {
     }
     let error = answer.get(16..20).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes);
     match (kind.map(i32::from), error) {
-        // No route, or one that says no: connecting fails, and says why.
-        (Some(libc::NLMSG_ERROR), Some(error))
-            if [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL].contains(&-error) =>
-        {
-            Ok(false)
-        }
+        (Some(libc::NLMSG_ERROR), Some(error)) if UNREACHABLE.contains(&-error) => Ok(false),
         (Some(libc::NLMSG_ERROR), Some(error)) if error < 0 => Err(io::Error::from_raw_os_error(-error)),
         _ => Err(unexpected()),
     }
@@ -85,13 +108,31 @@ mod tests {
 
     #[test]
     fn the_kernel_knows_its_own_addresses() {
-        for own in ["127.0.0.1", "127.200.3.4", "::1", "::ffff:127.0.0.1", "255.255.255.255", "0.0.0.0", "::"] {
-            assert!(is_own(own.parse().unwrap()).unwrap(), "{own}");
+        let mut routes = Routes::default();
+        for _ in 0..2 {
+            for own in ["127.0.0.1", "127.200.3.4", "::1", "::ffff:127.0.0.1", "255.255.255.255", "0.0.0.0", "::"] {
+                assert!(routes.is_own(own.parse().unwrap()).unwrap(), "{own}");
+            }
+            // From the blocks for documentation: no host has them, whether there is a route to them or not.
+            for other in ["192.0.2.1", "2001:db8::1", "203.0.113.255"] {
+                assert!(!routes.is_own(other.parse().unwrap()).unwrap(), "{other}");
+            }
         }
-        // From the blocks for documentation: no host has them, whether there is a route to them or not.
-        for other in ["192.0.2.1", "2001:db8::1", "203.0.113.255"] {
-            assert!(!is_own(other.parse().unwrap()).unwrap(), "{other}");
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_not_the_hosts() {
+        let answer = |errno: i32| {
+            let mut answer = [0; 36];
+            answer[4..6].copy_from_slice(&(libc::NLMSG_ERROR as u16).to_ne_bytes());
+            answer[16..20].copy_from_slice(&(-errno).to_ne_bytes());
+            judge(&answer)
+        };
+        // The last two come from a kernel that was started without IPv6.
+        for errno in [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EOPNOTSUPP, libc::EAFNOSUPPORT] {
+            assert!(!answer(errno).unwrap(), "{errno}");
         }
+        assert_eq!(answer(libc::EPERM).unwrap_err().raw_os_error(), Some(libc::EPERM));
     }
 
     #[test]

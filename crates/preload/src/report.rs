@@ -10,7 +10,7 @@ use crate::sys::{self, Errno};
 use libc::c_int;
 use phoebus_proto::session::message::HopReport;
 use phoebus_proto::session::{Code, ProtocolError, SessionId};
-use phoebus_proto::settings::is_own;
+use phoebus_proto::settings::is_loopback_or_link;
 use phoebus_proto::units::Span;
 use std::ffi::CStr;
 use std::fmt::{self, Write};
@@ -199,7 +199,8 @@ pub(crate) fn not_selected(config: &Config, destination: SocketAddr) {
         return;
     }
     let ip = destination.ip().to_canonical();
-    let own = is_own(ip) && !config.settings.only.as_ref().is_some_and(|only| only.matches_address(destination));
+    let own =
+        is_loopback_or_link(ip) && !config.settings.only.as_ref().is_some_and(|only| only.matches_address(destination));
     let why = match (&config.settings.only, &config.settings.except) {
         (None, _) if own => "it is this host itself",
         (Some(_), _) if own => "it is this host itself, and PHOEBUS_ONLY (--only) has no range with it",

@@ -231,9 +231,9 @@ impl Settings {
     /// unless `PHOEBUS_ONLY` has a range with them in it.
     pub fn selects<'a>(&self, addr: SocketAddr, names: impl Iterator<Item = &'a str> + Clone) -> bool {
         let wanted = match &self.only {
-            Some(only) if is_own(addr.ip().to_canonical()) => only.matches_address(addr),
+            Some(only) if is_loopback_or_link(addr.ip().to_canonical()) => only.matches_address(addr),
             Some(only) => only.matches(addr, names.clone()),
-            None => !is_own(addr.ip().to_canonical()),
+            None => !is_loopback_or_link(addr.ip().to_canonical()),
         };
         wanted
             && !self.disabled
@@ -407,8 +407,9 @@ fn file_name(value: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Whether this is an address of this host itself, and so of another one at the far end: loopback, link-local, unspecified.
-pub fn is_own(ip: IpAddr) -> bool {
+/// Whether this is an address that every host has for itself or its links: loopback, link-local, unspecified. At the far end it
+/// would be another host's.
+pub fn is_loopback_or_link(ip: IpAddr) -> bool {
     ip.is_loopback()
         || ip.is_unspecified()
         || match ip {

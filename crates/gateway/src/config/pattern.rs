@@ -241,22 +241,34 @@ fn is_private(addr: IpAddr) -> bool {
 
 /// `addr`, and the IPv4 address to which a translator or tunnel on the way would bring what is sent there: NAT64's well-known
 /// and local prefixes (RFC 6052, RFC 8215), 6to4 (RFC 3056), IPv4-compatible (RFC 4291) and IPv4-translated (RFC 2765).
+///
+/// NAT64's local block, 64:ff9b:1::/48, is divided as each network likes. The address of a host there is taken for all that it can
+/// mean, by any length of prefix that there is in the block.
 pub(crate) fn addresses_reached(addr: IpAddr) -> impl Iterator<Item = IpAddr> {
     let addr = addr.to_canonical();
-    let within = match addr {
-        IpAddr::V4(_) => None,
-        IpAddr::V6(addr) => match addr.segments() {
-            [0x64, 0xff9b, 0, 0, 0, 0, high, low]
-            | [0x64, 0xff9b, 1, _, _, _, high, low]
-            | [0x2002, high, low, ..]
-            | [0, 0, 0, 0, 0, 0, high, low]
-            | [0, 0, 0, 0, 0xffff, 0, high, low] => {
-                Some(IpAddr::V4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))))
+    let mut within = [None; 4];
+    if let IpAddr::V6(addr) = addr {
+        let o = addr.octets();
+        within = match addr.segments() {
+            [0x64, 0xff9b, 1, ..] => {
+                // Around octet 8, which is no part of an address (RFC 6052, section 2.2).
+                let forms = [
+                    [o[6], o[7], o[9], o[10]],
+                    [o[7], o[9], o[10], o[11]],
+                    [o[9], o[10], o[11], o[12]],
+                    [o[12], o[13], o[14], o[15]],
+                ];
+                // Zeros are what another form leaves empty: a translator has nowhere to send what is for 0.0.0.0/8.
+                forms.map(|octets| (octets[0] != 0).then_some(octets))
             }
-            _ => None,
-        },
-    };
-    std::iter::once(addr).chain(within)
+            [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] => {
+                [Some([o[12], o[13], o[14], o[15]]), None, None, None]
+            }
+            [0x2002, ..] => [Some([o[2], o[3], o[4], o[5]]), None, None, None],
+            _ => within,
+        };
+    }
+    std::iter::once(addr).chain(within.into_iter().flatten().map(IpAddr::from))
 }
 
 #[cfg(test)]
@@ -318,6 +330,10 @@ mod tests {
         let may_lead = |text: &str, addr| pattern(text).name_may_lead_to(addr, is_local(addr));
         let admits = |text: &str, addr| pattern(text).admits(addr, is_local(addr));
         let within = ["64:ff9b::7f00:1", "64:ff9b:1::a9fe:a9fe", "2002:7f00:1::", "::127.0.0.1", "::ffff:0:127.0.0.1"];
+        // By prefixes of 48, 56, 64 and 96 bits.
+        let forms =
+            ["64:ff9b:1:7f00:0:100::", "64:ff9b:1:ab7f:0:1::", "64:ff9b:1:abcd:7f:0:100:0", "64:ff9b:1:a:b:c:7f00:1"];
+        let within = within.into_iter().chain(forms);
         let plain = ["127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "::", "fe80::1", "ff02::1", "224.0.0.1"];
         for local in plain.into_iter().chain(["255.255.255.255", "::ffff:127.0.0.1"]).chain(within) {
             for text in ["*", ".example.org", "host.example"] {
@@ -327,12 +343,16 @@ mod tests {
                 assert!(!admits(text, addr(local)), "{text} {local}");
             }
         }
-        for private in ["10.0.0.1", "192.168.1.1", "100.64.0.1", "fd00::1", "64:ff9b::10.0.0.1"] {
+        for private in
+            ["10.0.0.1", "192.168.1.1", "100.64.0.1", "fd00::1", "64:ff9b::10.0.0.1", "64:ff9b:1:c0a8:1:100::"]
+        {
             assert!(may_lead("host.example", addr(private)));
             assert!(!may_lead(".example.org", addr(private)));
             assert!(admits("*", addr(private)));
         }
-        assert!(may_lead(".example.org", addr("192.0.2.1")) && may_lead(".example.org", addr("64:ff9b::c000:201")));
+        for public in ["192.0.2.1", "64:ff9b::c000:201", "64:ff9b:1::192.0.2.1", "64:ff9b:1:c000:2:100::"] {
+            assert!(may_lead(".example.org", addr(public)), "{public}");
+        }
         assert!(admits("127.0.0.0/8", addr("127.0.0.1")));
         assert!(admits("::1", addr("::1")) && admits("fe80::/10", addr("fe80::1")));
         assert!(admits("64:ff9b::7f00:1", addr("64:ff9b::7f00:1")));

@@ -50,8 +50,6 @@ pub struct Endpoint {
 pub enum Expect {
     /// The host of this name or address, by the certificate that its authority issued: a proxy is no host.
     Host(String),
-    /// The same, or a service that the holder of the host's certificate has given a proxy of it.
-    HostOrItsProxy(String),
     /// The holder of this subject, in text form: DCAU S, or a server whose subject was given.
     Subject(String),
     /// Anyone who is believed; whether he may is decided by who asks ([`Context::peer`]).
@@ -114,7 +112,7 @@ impl Expect {
         // The name goes into the handshake only; who the peer is, `check` decides.
         let placeholder = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
         match self {
-            Self::Host(host) | Self::HostOrItsProxy(host) => ServerName::try_from(host.clone()).unwrap_or(placeholder),
+            Self::Host(host) => ServerName::try_from(host.clone()).unwrap_or(placeholder),
             _ => placeholder,
         }
     }
@@ -125,7 +123,7 @@ impl Expect {
             Self::Host(host) if peer.proxies() > 0 => {
                 Err(HandshakeError::ProxyAsHost { identity: identity(), host: host.clone() })
             }
-            Self::Host(host) | Self::HostOrItsProxy(host) if !peer.is_host_or_its_proxy(host) => {
+            Self::Host(host) if !peer.is_host(host) => {
                 Err(HandshakeError::OtherHost { identity: identity(), host: host.clone() })
             }
             Self::Subject(expected) if !name::same(peer.identity(), expected) => {

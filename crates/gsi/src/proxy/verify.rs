@@ -129,16 +129,10 @@ impl Verified {
     }
 
     /// Whether the peer presented the certificate of this host name or address itself, and no proxy: whoever holds any
-    /// certificate can give a proxy a host's name.
+    /// certificate can give a proxy a host's name. The names are those of the end entity certificate, as GCT reads them: an
+    /// alternative name (RFC 2818), or a common name `host`, `host/NAME` or `ftp/NAME` where it has no alternative DNS names.
     pub fn is_host(&self, host: &str) -> bool {
-        self.proxies == 0 && self.is_host_or_its_proxy(host)
-    }
-
-    /// The same where the peer may also present a proxy made from the host's certificate. The names are those of the end
-    /// entity certificate, as GCT reads them: an alternative name (RFC 2818), or a common name `host`, `host/NAME` or
-    /// `ftp/NAME` where it has no alternative DNS names. The names of proxies do not count.
-    pub fn is_host_or_its_proxy(&self, host: &str) -> bool {
-        crate::host::matches(&self.end_entity, host)
+        self.proxies == 0 && crate::host::matches(&self.end_entity, host)
     }
 }
 
