@@ -12,6 +12,7 @@ use phoebus_files::{Error, Links, draft_of};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 use tempfile::tempdir;
 
 /// Somebody else, in these tests that need root.
@@ -266,7 +267,7 @@ async fn a_file_that_is_overwritten_keeps_what_it_has_beside_its_bytes() {
     assert_eq!((now, fs::metadata(&file).unwrap().mode() & 0o7777), (Err(rustix::io::Errno::NODATA), 0o640));
 
     // Who cannot leave it to its owner is refused before anything is written.
-    let games = Identity::named("games").unwrap();
+    let games = Identity::named("games", Duration::from_secs(60)).unwrap();
     chown(root.path(), Some(GAMES), None).unwrap();
     chown(&file, Some(0), None).unwrap();
     let error = local(root.path()).acting_as(games).create(&key("f"), of("source", 3)).await.unwrap_err();

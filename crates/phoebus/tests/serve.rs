@@ -271,6 +271,93 @@ s.sendall(b'y' * 100000); s.close(); assert f.voidresp().startswith('226')
 }
 
 #[test]
+fn signals_are_obeyed_while_the_configuration_is_read() {
+    let serve = Serve::configured("[anonymous]\nroot = \"ROOT\"\n");
+    let file = serve.local().parent().unwrap().join("serve.toml");
+    fs::copy(&file, serve.local().join("first")).unwrap();
+    let script = r#"
+import os, signal, time
+config, log, pid = os.path.join(dir, '../serve.toml'), os.path.join(dir, '../log'), int(open(os.path.join(dir, 'pid')).read())
+def logged(says):
+    until = time.time() + 60
+    while says not in open(log).read():
+        assert time.time() < until, open(log).read()
+        time.sleep(0.01)
+os.mkfifo(config + '.new'); os.rename(config + '.new', config)
+def reads():
+    # Nobody can write to it until it is read.
+    until = time.time() + 60
+    while True:
+        try: return os.open(config, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as e: assert time.time() < until, (e, open(log).read())
+        time.sleep(0.01)
+os.kill(pid, signal.SIGHUP); one = reads()
+# The second one is kept until the first is done, and then done, too.
+os.kill(pid, signal.SIGHUP); logged('still being read')
+os.write(one, open(os.path.join(dir, 'first'), 'rb').read()); os.close(one); logged('was read again')
+two = reads(); login().quit()
+os.kill(pid, signal.SIGTERM)
+# It ends, and so reads no more.
+until = time.time() + 60
+while True:
+    try: os.write(two, b'\n')
+    except BrokenPipeError: break
+    assert time.time() < until, open(log).read()
+    time.sleep(0.01)
+"#;
+    ok(&python(&serve, script));
+    assert!(serve.ended().success());
+}
+
+#[test]
+fn the_system_has_so_long_to_say_who_an_account_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (hangs, asked) = (dir.path().join("hangs"), dir.path().join("asked"));
+    let [h, a] = [&hangs, &asked].map(|path| path.display());
+    let id = format!(
+        "#!/bin/sh\nPATH=/usr/bin:/bin\n[ -e {h} ] || exec id \"$@\"\n: >{a}\nwhile [ -e {h} ]; do sleep 0.1; done\nexit 1\n"
+    );
+    fs::write(dir.path().join("id"), id).unwrap();
+    fs::set_permissions(dir.path().join("id"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let own = run(Command::new("id").arg("-un"));
+    let own = String::from_utf8_lossy(&own.stdout).trim().to_owned();
+    let config =
+        |limit: &str| format!("[limits]\naccounts = \"{limit}\"\n[anonymous]\nroot = \"ROOT\"\naccount = \"{own}\"\n");
+    let signal = |serve: &Serve, name: &str| ok(&run(Command::new("kill").args([name, &serve.pid().to_string()])));
+
+    // What is not said in time is an error, and nothing is changed.
+    let serve = Serve::configured_under(&path, &config("1s"));
+    File::create(&hangs).unwrap();
+    signal(&serve, "-HUP");
+    support::wait_until(|| serve.log().contains("nothing is changed"), || serve.log());
+    let says = format!("the account \"{own}\" of anonymous: id -u has not answered within 1s");
+    assert!(serve.log().contains(&says), "{}", serve.log());
+    ok(&python(&serve, "login().quit()"));
+    drop(serve);
+
+    // Until then the server can be told to end, also where it has not started yet.
+    fs::remove_file(&hangs).unwrap();
+    let serve = Serve::configured_under(&path, &config("1h"));
+    File::create(&hangs).unwrap();
+    fs::remove_file(&asked).unwrap();
+    signal(&serve, "-HUP");
+    support::wait_until(|| asked.exists(), || serve.log());
+    signal(&serve, "-INT");
+    assert!(serve.ended().success());
+    fs::remove_file(&asked).unwrap();
+    let file = dir.path().join("serve.toml");
+    fs::write(&file, format!("listen = [\"127.0.0.1:0\"]\n{}", config("1h").replace("ROOT", "."))).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+    command.args(["serve", "--config"]).arg(file).env("PATH", &path);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    support::wait_until(|| asked.exists(), || "id is not asked".to_owned());
+    ok(&run(Command::new("kill").args(["-TERM", &child.id().to_string()])));
+    support::wait_until(|| child.try_wait().unwrap().is_some(), || "it does not end".to_owned());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn who_is_refused_again_and_again_does_not_fill_the_log() {
     let config = "[anonymous]\nroot = \"ROOT\"\n[limits]\nper_address = 1\n[log]\nrepeats = 3\n";
     let serve = Serve::configured(config);

@@ -7,10 +7,12 @@
 //! bytes going through it. Real and saved identity stay the process's: the user can neither signal nor trace it.
 
 use rustix::fs::{Gid, Uid};
-use rustix::process::{getegid, geteuid, getgroups};
+use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, getgroups, pidfd_open, pidfd_send_signal};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::io;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 /// A user of the system, with his groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,14 +30,18 @@ struct Own {
 }
 
 impl Identity {
-    /// The user of this name, as the system's own sources of names have him.
+    /// The user of this name, as the system's own sources of names have him, which may take so long to say.
     ///
     /// # Errors
-    /// There is no such user, or this process is not root and could not become him.
-    pub fn named(user: &str) -> io::Result<Self> {
+    /// There is no such user, they did not say in time, or this process is not root and could not become him.
+    pub fn named(user: &str, patience: Duration) -> io::Result<Self> {
+        let until = Instant::now() + patience;
         let ids = |what: &str| {
             // Of the name service, which has more than files; `--` before what might look like an option.
-            let output = Command::new("id").args([what, "--", user]).output()?;
+            let output = said_by(Command::new("id").args([what, "--", user]), until)?;
+            let output = output.ok_or_else(|| {
+                io::Error::new(io::ErrorKind::TimedOut, format!("id {what} has not answered within {patience:?}"))
+            })?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
                 return Err(io::Error::new(io::ErrorKind::NotFound, said.trim().to_owned()));
@@ -74,6 +80,22 @@ impl Identity {
     }
 }
 
+/// What a program says that ends by then; none if it does not, and it is killed. Directories of users may be far away, and silent.
+fn said_by(command: &mut Command, until: Instant) -> io::Result<Option<Output>> {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+    let (says, said) = mpsc::channel();
+    // It waits for whatever the program has started, too, if that takes longer.
+    std::thread::Builder::new().spawn(move || says.send(child.wait_with_output()))?;
+    if let Ok(output) = said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        return output.map(Some);
+    }
+    if let Ok(process) = process {
+        let _ = pidfd_send_signal(&process, Signal::KILL);
+    }
+    Ok(None)
+}
+
 impl Drop for Own {
     fn drop(&mut self) {
         let back = || {
@@ -94,10 +116,13 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
+    /// Far beyond what any of it takes.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     /// Needs root, as the tests of networks do.
     #[test]
     fn a_thread_is_somebody_else_for_one_call() {
-        let nobody = Identity::named("nobody").unwrap();
+        let nobody = Identity::named("nobody", PATIENCE).unwrap();
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         fs::write(dir.path().join("roots"), "x").unwrap();
@@ -111,6 +136,34 @@ mod tests {
         let panicked = std::panic::catch_unwind(|| nobody.act(|| panic!("of the test")).unwrap_or(()));
         assert!(panicked.is_err() && geteuid().is_root() && getegid().is_root());
         assert!(fs::read(dir.path().join("roots")).is_ok());
-        assert!(Identity::named("no such user").is_err() && Identity::named("-n").is_err());
+        assert!(Identity::named("no such user", PATIENCE).is_err() && Identity::named("-n", PATIENCE).is_err());
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_not_waited_for() {
+        let said = |script: &str, patience| said_by(Command::new("sh").args(["-c", script]), Instant::now() + patience);
+        let output = said("echo it; echo that >&2; exit 3", PATIENCE).unwrap().unwrap();
+        assert_eq!(
+            (&output.stdout[..], &output.stderr[..], output.status.code()),
+            (&b"it\n"[..], &b"that\n"[..], Some(3))
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let mark = dir.path().join("mark").display().to_string();
+        let script = format!("echo $$ >{mark}.new; mv {mark}.new {mark}; exec sleep 1000");
+        let begin = Instant::now();
+        let mut patience = Duration::from_millis(50);
+        let pid = loop {
+            assert!(said(&script, patience).unwrap().is_none() && begin.elapsed() < PATIENCE);
+            match fs::read_to_string(&mark) {
+                Ok(pid) => break pid,
+                // It had not come so far yet.
+                Err(_) => patience *= 2,
+            }
+        };
+        // It is killed, and nothing of it is left.
+        while fs::exists(format!("/proc/{}", pid.trim())).unwrap() {
+            assert!(begin.elapsed() < PATIENCE);
+            std::thread::yield_now();
+        }
     }
 }

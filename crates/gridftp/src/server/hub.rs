@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener as StdListener};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -129,8 +128,7 @@ async fn accept(shared: Weak<Shared>, listener: UnixListener, ticket: Ticket) {
 /// Takes the data connections of one relay, one after the other.
 async fn relay(shared: &Weak<Shared>, mut io: UnixStream, ticket: &Ticket) -> io::Result<()> {
     // The socket's name is known to all users of this host.
-    let own = std::fs::metadata("/proc/self")?.uid();
-    if io.peer_cred()?.uid() != own {
+    if io.peer_cred()?.uid() != rustix::process::geteuid().as_raw() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut secret = [0; 32];

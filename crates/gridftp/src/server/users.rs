@@ -15,9 +15,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How often the hash is repeated: what OWASP advises (2023) for PBKDF2 with HMAC-SHA-256.
 const ROUNDS: u32 = 600_000;
@@ -100,13 +100,14 @@ impl Users {
         let turns = turns.map_or_else(|| Turns::new(at_once, of_one, step), |(_, before)| before.turns.clone());
         let before = before.map(|(_, before)| before);
         let trusted = config.trusted.as_ref().map(own).transpose()?;
+        let system = |account| System { account, patience: config.limits.accounts.0 };
         let anonymous = match &config.anonymous {
             Some(all) => {
                 let (read_only, third_party) = (all.read_only, all.third_party);
                 let account =
                     Account { name: "anonymous".to_owned(), read_only, third_party, keyed_third_party: false };
                 let counted = before.and_then(|before| before.anonymous.as_ref());
-                Some(served(account, &all.root, (all.quota, counted), all.account.as_deref())?)
+                Some(served(account, &all.root, (all.quota, counted), system(all.account.as_deref()))?)
             }
             None => None,
         };
@@ -124,7 +125,7 @@ impl Users {
             let (read_only, third_party) = (user.read_only, user.third_party);
             let account = Account { name: user.name.clone(), read_only, third_party, keyed_third_party: false };
             let counted = before.and_then(|before| before.named.get(&user.name)).map(|(_, served)| served);
-            let served = served(account, &user.root, (user.quota, counted), user.account.as_deref())?;
+            let served = served(account, &user.root, (user.quota, counted), system(user.account.as_deref()))?;
             let served = served.sharing(turns.of(&format!("user {}", user.name)));
             named.insert(user.name.clone(), (hashed, served));
         }
@@ -247,12 +248,19 @@ fn own(trusted: &Trusted) -> Result<Served, ConfigError> {
     Ok(Served::new(account, store.called(""), None))
 }
 
+/// Whom of the system a user acts as, if not as the server, and how long it may take to say who that is.
+#[derive(Clone, Copy)]
+struct System<'a> {
+    account: Option<&'a str>,
+    patience: Duration,
+}
+
 /// A user; what he has is counted on from what he was `before`, where that was the same directory.
 fn served(
     account: Account,
     root: &Path,
     (quota, before): (Quota, Option<&Served>),
-    system: Option<&str>,
+    system: System<'_>,
 ) -> Result<Served, ConfigError> {
     let store = store(&account.name, root, system)?;
     if quota == Quota::default() {
@@ -262,20 +270,20 @@ fn served(
     Ok(Served::new(account, store, Some(limited)))
 }
 
-fn store(user: &str, root: &Path, system: Option<&str>) -> Result<Local, ConfigError> {
+fn store(user: &str, root: &Path, system: System<'_>) -> Result<Local, ConfigError> {
     let opened = Local::new(root, Links::Beneath);
     let opened = opened.map_err(|error| ConfigError::Value(format!("the root of {user}: {error}")))?;
     // Clients see no more of where it is than they can reach.
     let opened = opened.called("");
-    let Some(system) = system else {
-        if std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
+    let Some(account) = system.account else {
+        if rustix::process::geteuid().is_root() {
             tracing::warn!(user, "files are read and written as root, since no account is configured");
         }
         return Ok(opened);
     };
-    let identity = Identity::named(system);
+    let identity = Identity::named(account, system.patience);
     let identity =
-        identity.map_err(|error| ConfigError::Value(format!("the account \"{system}\" of {user}: {error}")))?;
+        identity.map_err(|error| ConfigError::Value(format!("the account \"{account}\" of {user}: {error}")))?;
     Ok(opened.acting_as(identity))
 }
 

@@ -18,10 +18,11 @@ use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::settings::Settings;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 
 /// The longest password that is read to be hashed.
 const MAX_PASSWORD: u64 = 4096;
@@ -139,10 +140,16 @@ async fn serve(config: Config, file: Option<PathBuf>) -> Result<usize> {
     let mut term = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut int = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let mut hup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
-    let server = Server::start_with(config, Some(Arc::new(Through))).map_err(|error| match error {
-        StartError::Config(error) => Exit::usage(error),
-        StartError::Listen(error) => error.into(),
-    })?;
+    // What it names may lie on slow disks, and users in directories that do not answer.
+    let started = tokio::task::spawn_blocking(move || Server::start_with(config, Some(Arc::new(Through))));
+    let server = tokio::select! {
+        started = started => started?.map_err(|error| match error {
+            StartError::Config(error) => Exit::usage(error),
+            StartError::Listen(error) => error.into(),
+        })?,
+        _ = term.recv() => return Ok(0),
+        _ = int.recv() => return Ok(0),
+    };
     let mut out = std::io::stdout();
     for addr in server.addresses() {
         writeln!(out, "listening on {addr}")?;
@@ -150,11 +157,21 @@ async fn serve(config: Config, file: Option<PathBuf>) -> Result<usize> {
     out.flush()?;
     let reloader = server.reloader();
     let end = async {
+        let (mut reloads, mut again) = (JoinSet::new(), false);
         loop {
             tokio::select! {
                 _ = term.recv() => return,
                 _ = int.recv() => return,
-                Some(()) = hup.recv() => reload(&reloader, file.as_deref()).await,
+                Some(()) = hup.recv(), if !again => match reloads.is_empty() {
+                    true => drop(reloads.spawn(reload(reloader.clone(), file.clone()))),
+                    false => {
+                        again = true;
+                        tracing::warn!("SIGHUP: the configuration is still being read, and is read again after that");
+                    }
+                },
+                Some(_) = reloads.join_next() => if std::mem::take(&mut again) {
+                    reloads.spawn(reload(reloader.clone(), file.clone()));
+                },
             }
         }
     };
@@ -162,12 +179,12 @@ async fn serve(config: Config, file: Option<PathBuf>) -> Result<usize> {
 }
 
 /// Reads the configuration again, and all that it names; what cannot be used changes nothing.
-async fn reload(reloader: &Reloader, file: Option<&Path>) {
-    let Some(file) = file.map(Path::to_owned) else {
+async fn reload(reloader: Reloader, file: Option<PathBuf>) {
+    let Some(file) = file else {
         tracing::warn!("SIGHUP: there is no configuration file to read again; it has to be given by --config");
         return;
     };
-    let (reloader, name) = (reloader.clone(), file.display().to_string());
+    let name = file.display().to_string();
     // Directories and keys may lie on slow disks.
     let done = tokio::task::spawn_blocking(move || reloader.reload(Config::read(&file)?)).await;
     match done {

@@ -44,9 +44,14 @@ impl Serve {
         Self::start(|dir| configuration(dir, &config.replace("ROOT", "root")))
     }
 
+    /// The same, which finds programs by this search path.
+    pub fn configured_under(path: &str, config: &str) -> Self {
+        Self::start_at(0, Some(path), |dir| configuration(dir, &config.replace("ROOT", "root")))
+    }
+
     /// The same at a port that nobody gets while it is down.
     pub fn that_comes_back(config: &str) -> Self {
-        Self::start_at(super::port::free(), |dir| configuration(dir, &config.replace("ROOT", "root")))
+        Self::start_at(super::port::free(), None, |dir| configuration(dir, &config.replace("ROOT", "root")))
     }
 
     /// A data node with this configuration, in which nothing is replaced.
@@ -61,16 +66,16 @@ impl Serve {
     }
 
     fn start(arguments: impl FnOnce(&Path) -> Vec<String>) -> Self {
-        Self::start_at(0, arguments)
+        Self::start_at(0, None, arguments)
     }
 
-    fn start_at(port: u16, arguments: impl FnOnce(&Path) -> Vec<String>) -> Self {
+    fn start_at(port: u16, path: Option<&str>, arguments: impl FnOnce(&Path) -> Vec<String>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["root", "local"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         let arguments = arguments(dir.path());
-        let (child, addr) = launch(dir.path(), &format!("127.0.0.1:{port}"), &arguments);
+        let (child, addr) = launch(dir.path(), &format!("127.0.0.1:{port}"), &arguments, path);
         Self { child, addr, arguments, dir }
     }
 
@@ -79,7 +84,7 @@ impl Serve {
     pub fn killed_and_started_again(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        (self.child, self.addr) = launch(self.dir.path(), &self.addr.to_string(), &self.arguments);
+        (self.child, self.addr) = launch(self.dir.path(), &self.addr.to_string(), &self.arguments, None);
     }
 
     /// Its port on 127.0.0.1.
@@ -137,8 +142,9 @@ fn configuration(dir: &Path, config: &str) -> Vec<String> {
     ["--config".to_owned(), file.display().to_string()].into()
 }
 
-fn launch(dir: &Path, listen: &str, arguments: &[String]) -> (Child, SocketAddr) {
+fn launch(dir: &Path, listen: &str, arguments: &[String], path: Option<&str>) -> (Child, SocketAddr) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+    command.envs(path.map(|path| ("PATH", path)));
     command.args(["serve", "--listen", listen]).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(dir.join("log")).unwrap());
     let mut child = command.spawn().unwrap();

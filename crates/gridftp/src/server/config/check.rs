@@ -36,6 +36,7 @@ impl Config {
             ("data.stall", self.data.stall),
             ("data.patience", self.data.patience),
             ("data.markers", self.data.markers),
+            ("limits.accounts", self.limits.accounts),
             ("limits.login", self.limits.login),
             ("limits.idle", self.limits.idle),
         ] {

@@ -34,6 +34,9 @@ pub struct Limits {
     /// How many bytes are read in one step. Between two of them others have their turn, and what was aborted ends. 4 MiB by default: some
     /// milliseconds of a disk.
     pub checksum_step: ByteSize,
+    /// How long the system's sources of names may take to say who the `account` of a user is. 30 s by default: more than directories over
+    /// the network need, and less than one waits for a server to start.
+    pub accounts: Span,
     /// How long a client has to log in. 60 s by default.
     pub login: Span,
     /// How long a client may say nothing. 10 minutes by default, as in GCT's server.
@@ -76,6 +79,7 @@ impl Default for Limits {
             checksums: checksums_at_once(),
             checksums_per_user: None,
             checksum_step: ByteSize(CHECKSUM_STEP),
+            accounts: Span(Duration::from_secs(30)),
             login: Span(Duration::from_secs(60)),
             idle: Span(Duration::from_secs(600)),
             line: ByteSize(64 << 10),
