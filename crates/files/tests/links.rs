@@ -14,6 +14,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::{TempDir, tempdir};
 
 /// Somebody else, in these tests that need root.
@@ -21,6 +22,11 @@ const GAMES: u32 = 5;
 
 /// Another one yet.
 const MAN: u32 = 6;
+
+/// Who has the first of these numbers.
+fn games() -> Identity {
+    Identity::named("games", Duration::from_secs(60)).unwrap()
+}
 
 fn replacing() -> Spec {
     Spec { replace: true, ..Spec::default() }
@@ -201,7 +207,7 @@ async fn links_are_followed_that_nobody_else_chose() {
     }
     for links in [Links::Beneath, Links::Anywhere] {
         let open = || Local::new(root.path(), links).unwrap();
-        let games = open().acting_as(Identity::named("games").unwrap());
+        let games = open().acting_as(games());
         lchown(path("vic/b"), Some(0), None).unwrap();
         for (store, dir) in
             [(&open(), "closed/sub"), (&open(), "shared/roots"), (&games, "shared/roots"), (&games, "shared/his")]
@@ -289,7 +295,7 @@ async fn whose_a_link_is_counts_for_whom_it_is_followed() {
     lchown(root.path().join("vic"), Some(GAMES), None).unwrap();
     let store = || local(root.path());
     let to = key("shared/sub/new");
-    for refused in [store(), store().acting_as(Identity::named("games").unwrap())] {
+    for refused in [store(), store().acting_as(games())] {
         assert!(matches!(refused.make_dir(&to).await, Err(Error::Denied { .. })));
     }
     lchown(root.path().join("shared"), Some(MAN), None).unwrap();

@@ -154,6 +154,16 @@ impl Local {
         }
     }
 
+    /// See [`Store::confined`].
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub async fn beneath(&self, dir: &Key) -> Result<Self, Error> {
+        let disk = self.call(dir, "open", Linux::confined).await?;
+        let root = PathBuf::from(self.label(dir));
+        Ok(self.clone().with(|inner| (inner.disk, inner.root) = (Arc::new(disk), root)))
+    }
+
     /// As errors call `key`: its path.
     fn label(&self, key: &Key) -> String {
         let root = self.0.root.display().to_string();
@@ -301,12 +311,7 @@ impl Store for Local {
     }
 
     fn confined<'a>(&'a self, dir: &'a Key) -> Fallible<'a, Option<Arc<dyn Store>>> {
-        Box::pin(async move {
-            let disk = self.call(dir, "open", Linux::confined).await?;
-            let root = PathBuf::from(self.label(dir));
-            let confined = self.clone().with(|inner| (inner.disk, inner.root) = (Arc::new(disk), root));
-            Ok(Some(Arc::new(confined) as Arc<dyn Store>))
-        })
+        Box::pin(async move { Ok(Some(Arc::new(self.beneath(dir).await?) as Arc<dyn Store>)) })
     }
 
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {

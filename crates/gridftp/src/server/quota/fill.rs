@@ -51,6 +51,18 @@ impl Draft for Filling {
         self.draft.is_ordered()
     }
 
+    fn takes_lent(&self) -> bool {
+        self.draft.takes_lent()
+    }
+
+    fn takes_holes(&self) -> bool {
+        self.draft.takes_holes()
+    }
+
+    fn flush(&self) -> Fallible<'_, ()> {
+        self.draft.flush()
+    }
+
     fn is_resumable(&self) -> bool {
         self.draft.is_resumable()
     }
@@ -81,11 +93,16 @@ impl Draft for Filling {
     fn publish(&self, size: u64) -> Fallible<'_, ()> {
         Box::pin(async move {
             self.claim.reach(size)?;
-            let replaced = self.claim.of.there(&self.key).await;
-            self.draft.publish(size).await?;
-            let mut used = self.claim.of.used();
-            used.bytes = (used.bytes + size).saturating_sub(replaced.unwrap_or(0));
-            used.files += u64::from(replaced.is_none());
+            let of = &self.claim.of;
+            let touched = of.touch(&self.key);
+            let replaced = of.there(&self.key).await;
+            // It may have its name all the same.
+            self.draft.publish(size).await.inspect_err(|_| of.used().doubt())?;
+            let mut used = of.used();
+            used.add(size, 1);
+            if let Some(bytes) = replaced {
+                used.gone(&touched.path, bytes);
+            }
             self.claim.settled.store(true, Ordering::Relaxed);
             Ok(())
         })
@@ -102,10 +119,7 @@ impl Draft for Filling {
                 Some(place) => self.claim.of.there(&place).await,
                 None => None,
             };
-            if let Some(bytes) = left {
-                let mut used = self.claim.of.used();
-                (used.bytes, used.files) = (used.bytes.saturating_add(bytes), used.files.saturating_add(1));
-            }
+            self.claim.leaves(left);
         })
     }
 }
@@ -115,8 +129,28 @@ impl Draft for Growing {
         self.draft.name()
     }
 
+    fn place(&self) -> Option<Key> {
+        self.draft.place()
+    }
+
     fn kept(&self) -> Ranges {
         self.draft.kept()
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.draft.is_ordered()
+    }
+
+    fn takes_lent(&self) -> bool {
+        self.draft.takes_lent()
+    }
+
+    fn takes_holes(&self) -> bool {
+        self.draft.takes_holes()
+    }
+
+    fn flush(&self) -> Fallible<'_, ()> {
+        self.draft.flush()
     }
 
     fn is_resumable(&self) -> bool {
@@ -159,8 +193,7 @@ impl Draft for Growing {
 impl Drop for Growing {
     fn drop(&mut self) {
         // What was claimed was written, or was about to be.
-        let (bytes, files) = *self.claim.size();
-        let mut used = self.claim.of.used();
-        (used.bytes, used.files) = (used.bytes + bytes, used.files + files);
+        let (bytes, files) = self.claim.size();
+        self.claim.of.used().add(bytes, files);
     }
 }
