@@ -3,10 +3,11 @@
 //! Whoever tests a server brings connections to the state in question, with the message that is to be repeated there ([`Flood`]),
 //! and says how another user is served meanwhile. The server has to run in this process for its memory to be seen.
 
+use rustix::time::ClockId;
 use std::io::{self, ErrorKind, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The sending half of a connection that nobody reads.
@@ -54,22 +55,35 @@ pub(crate) struct Bounds {
     pub(crate) memory: u64,
 }
 
-/// Has all peers send at once until the server has ended every one of them, and calls `serve` again and again meanwhile.
+/// Processor time that the server may take however little was sent, and bytes that it has to get through in a microsecond: a part of
+/// what it does.
+const AT_ONCE: Duration = Duration::from_millis(300);
+const BYTES_A_MICROSECOND: u64 = 200;
+
+/// Has all peers send at once until the server has ended every one of them, and calls `serve` again and again meanwhile. What `serve`
+/// usually takes of a processor is not counted as the peers'.
 pub(crate) fn flood(floods: Vec<Flood>, bounds: Bounds, serve: impl Fn()) {
-    let (start, before) = (Instant::now(), resident());
+    const USUAL: u32 = 20;
+    let used = || processor_time(ClockId::ProcessCPUTime).saturating_sub(processor_time(ClockId::ThreadCPUTime));
+    let idle = used();
+    (0..USUAL).for_each(|_| serve());
+    let for_others = (used() - idle) / USUAL;
+    let (start, before, used_before) = (Instant::now(), resident(), used());
+    let (clients, taken_in_all, mut served) = (AtomicU64::new(0), AtomicU64::new(0), 0);
     let left = AtomicUsize::new(floods.len());
     std::thread::scope(|scope| {
         for Flood { what, mut connection, message } in floods {
-            let left = &left;
+            let (left, clients, taken_in_all) = (&left, &clients, &taken_in_all);
             scope.spawn(move || {
                 // Counts down whatever happens, or a failure would be waited for.
-                let _gone = Gone(left);
+                let _gone = Gone { left, clients };
                 let block = message.repeat((16 * 1024 / message.len().max(1)).max(1));
                 let (mut taken, mut at) = (0u64, 0);
                 loop {
                     match connection.send(&block[at..]) {
                         Ok(n) => {
                             taken += n as u64;
+                            taken_in_all.fetch_add(n as u64, Ordering::Relaxed);
                             at = (at + n) % block.len();
                             assert!(taken <= bounds.taken, "{what}: {taken} bytes were taken");
                         }
@@ -85,19 +99,42 @@ pub(crate) fn flood(floods: Vec<Flood>, bounds: Bounds, serve: impl Fn()) {
         while left.load(Ordering::Acquire) > 0 {
             let begun = Instant::now();
             serve();
+            served += 1;
             assert!(begun.elapsed() < bounds.time, "another user has waited {:?}", begun.elapsed());
             let grown = resident().saturating_sub(before);
             assert!(grown <= bounds.memory, "memory has grown by {grown} bytes");
         }
     });
+    let taken = taken_in_all.load(Ordering::Relaxed);
+    let of_clients = Duration::from_micros(clients.load(Ordering::Relaxed));
+    let server = used().saturating_sub(used_before).saturating_sub(of_clients);
+    let server = server.saturating_sub(for_others * served);
+    // A server that waits takes next to nothing, and one that does not takes all that there is.
+    let most = AT_ONCE + start.elapsed() / 4 + Duration::from_micros(taken / BYTES_A_MICROSECOND);
+    assert!(
+        server <= most,
+        "the server has used {server:?} of a processor for {taken} bytes; expected {most:?} at most"
+    );
     serve();
 }
 
-struct Gone<'a>(&'a AtomicUsize);
+/// What a clock of processor time says.
+fn processor_time(clock: ClockId) -> Duration {
+    let time = rustix::time::clock_gettime(clock);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+struct Gone<'a> {
+    left: &'a AtomicUsize,
+    /// Microseconds of processor time that those who have gone have used.
+    clients: &'a AtomicU64,
+}
 
 impl Drop for Gone<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        let used = processor_time(ClockId::ThreadCPUTime).as_micros() as u64;
+        self.clients.fetch_add(used, Ordering::Relaxed);
+        self.left.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -1,13 +1,19 @@
 //! Whoever sends one message for ever, legal or not, and never reads, is gone in time, costs little, and holds up nobody
 //! (invariant 7): in every state of those who accept connections.
+//!
+//! A program of its own, whose tests run one at a time: memory and processor time are measured, and both are the process's.
 
-use crate::support::flood::{Bounds, Flood, Sender, flood};
-use crate::support::{
-    self, ALLOW_ALL, Ask, Certificates, Deaf, PATIENCE, Pg, address, destination, exchange, peer, session,
-};
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod counts;
+#[path = "../support/mod.rs"]
+mod support;
+
 use phoebus_gateway::Gateway;
 use phoebus_gateway::config::{Agent, Allowed, Config};
 use phoebus_net::credentials::Credentials;
+use phoebus_net::quic::{Options as QuicOptions, Quic};
+use phoebus_net::tls::Tls;
 use phoebus_net::transport::{Target, Transport};
 use phoebus_net::udt::Udt;
 use phoebus_net::{Buffer, CongestionControl, Profile};
@@ -21,13 +27,22 @@ use phoebus_proto::units::{ByteSize, Span};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use support::flood::{Bounds, Flood, Sender, flood};
+use support::{ALLOW_ALL, Ask, Certificates, Deaf, PATIENCE, Pg, address, destination, exchange, peer, session};
 
 const MIB: u64 = 1 << 20;
 const SECRET: [u8; 32] = [5; 32];
 /// One thread, so that whoever is held up shows; short time-outs, so that all are reached.
 const LIMITS: &str = "[limits]\nthreads = 1\nhandshake_timeout = \"1s\"\npeer_idle_timeout = \"2s\"\n";
 const BOUNDS: Bounds = Bounds { time: PATIENCE, taken: 24 * MIB, memory: 64 * MIB };
+
+/// Held by the test that runs.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A message with its length.
 fn message(message: Message<'_>) -> Vec<u8> {
@@ -100,6 +115,7 @@ fn serve(pg: &Pg) {
 
 #[test]
 fn no_handshake_lasts_for_ever() {
+    let _turn = alone();
     let pg = Pg::start("pg1", &format!("{}{ALLOW_ALL}{LIMITS}", peer("pg2", address(), 0)));
     let hello = Hello::of("");
     let mut floods = each("before the greeting", messages(), || tcp(pg.addr, b""));
@@ -115,6 +131,7 @@ fn no_handshake_lasts_for_ever() {
 
 #[test]
 fn no_challenge_lasts_for_ever() {
+    let _turn = alone();
     let pg = Pg::start("pg1", &format!("auth = \"anonymous\"\n{ALLOW_ALL}{LIMITS}"));
     let challenged = [greeting(Hello::of("")), message(Message::Auth(Auth { mechanism: "x", data: b"" }))].concat();
     flood(each("after a challenge", messages(), || tcp(pg.addr, &challenged)), BOUNDS, || {
@@ -127,6 +144,7 @@ fn no_challenge_lasts_for_ever() {
 
 #[test]
 fn no_program_holds_up_an_agent() {
+    let _turn = alone();
     let certificates = Certificates::new();
     let addr = address();
     let tls = certificates.issue_for("pg1", &[addr.ip().to_string()]);
@@ -200,6 +218,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn no_session_is_made_of_control_frames() {
+    let _turn = alone();
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{LIMITS}"));
     // Their destinations stay as they are, or the gateway would end the sessions for that.
     let held = std::cell::RefCell::new(Vec::new());
@@ -231,6 +250,7 @@ fn no_session_is_made_of_control_frames() {
 
 #[test]
 fn the_administration_socket_answers_briefly() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("admin");
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{LIMITS}[admin]\nsocket = {path:?}\n"));
@@ -246,83 +266,8 @@ fn the_administration_socket_answers_briefly() {
 }
 
 #[test]
-fn the_administration_socket_serves_some_at_a_time() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("admin");
-    let limits = "[limits]\nadmin_connections = 3\nhandshake_timeout = \"10m\"\n";
-    let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{limits}[admin]\nsocket = {path:?}\n"));
-    let asking: Vec<UnixStream> = (0..12)
-        .map(|_| {
-            let mut stream = UnixStream::connect(&path).unwrap();
-            stream.write_all(b"{\"command\":\"status\"}\n").unwrap();
-            stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-            stream
-        })
-        .collect();
-    let mut answered = vec![false; asking.len()];
-    let mut look = |mut count: usize| {
-        // Once more after the last that is expected, for one too many.
-        let start = Instant::now();
-        while count <= answered.len() {
-            for (stream, answered) in asking.iter().zip(&mut answered) {
-                *answered |= (&*stream).read(&mut [0; 1 << 16]).is_ok_and(|n| n > 0);
-            }
-            if answered.iter().filter(|answered| **answered).count() == count {
-                count = usize::MAX;
-            }
-            assert!(start.elapsed() < PATIENCE, "{answered:?}");
-        }
-        answered.iter().filter(|answered| **answered).count()
-    };
-    assert_eq!(look(3), 3, "those that are served keep the others waiting");
-    asking[0].shutdown(std::net::Shutdown::Both).unwrap();
-    assert_eq!(look(4), 4, "who has gone makes room");
-    drop(pg);
-}
-
-/// A session that has failed, and one of whose connections the gateway still reads, is counted until that is over.
-#[test]
-fn a_session_counts_as_long_as_its_connections() {
-    let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{LIMITS}sessions = 1\nsessions_per_source = 1\n"));
-    let (mut client, server) = framed(&pg);
-    let (_listener, to) = destination();
-    client.set_nonblocking(true).unwrap();
-    support::reset(server);
-    let (mut sending, payload) = (Exchange::new(Role::Initiator), vec![1; 1 << 20]);
-    let (mut header, mut left) = (Vec::new(), 0);
-    // Sends on; false when the connection has ended.
-    let mut pump = |wanted: usize| {
-        let mut taken = 0;
-        while taken < wanted {
-            if header.is_empty() && left == 0 {
-                (header, left) = (sending.data(1 << 20).unwrap().to_vec(), payload.len());
-            }
-            match client.write(if header.is_empty() { &payload[..left] } else { &header }) {
-                Ok(n) if header.is_empty() => (left, taken) = (left - n, taken + n),
-                Ok(n) => drop(header.drain(..n)),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
-                Err(_) => return false,
-            }
-        }
-        true
-    };
-    let start = Instant::now();
-    loop {
-        let is_there = pump(1 << 20);
-        if Ask::to(to).try_ask(pg.addr).is_none() {
-            // More than the kernel's buffers hold would have to be read by somebody.
-            assert!(
-                !is_there || !pump(64 << 20),
-                "another session is open, and the first one's connection is still read"
-            );
-            return;
-        }
-        assert!(start.elapsed() < PATIENCE, "its place is never free");
-    }
-}
-
-#[test]
 fn udt_serves_others_whatever_is_sent() {
+    let _turn = alone();
     let limits = format!("{LIMITS}connect_timeout = \"2s\"\n");
     let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{limits}"));
     let at = address();
@@ -337,9 +282,7 @@ fn udt_serves_others_whatever_is_sent() {
         assert_eq!(stream.try_write(first, false).unwrap_or(0), first.len());
         stream
     };
-    let mut floods = each("before the greeting", messages(), || connect(b""));
-    floods.extend(each("after the greeting", messages(), || connect(&greeting(Hello::of("")))));
-    flood(floods, BOUNDS, || serve(&pg));
+    in_each_state(&pg, &connect);
     // Nobody reads what is sent ahead while a session is being opened, and none of it is taken that is not read.
     let deaf = Deaf::new();
     let to = Endpoint::from(deaf.addr);
@@ -361,6 +304,65 @@ fn udt_serves_others_whatever_is_sent() {
     }
     flood(floods, Bounds { taken: u64::MAX, ..BOUNDS }, || serve(&pg));
     drop(connect(b""));
+}
+
+/// Floods `pg` on connections made by `connect`, which sends something first.
+fn in_each_state(pg: &Pg, connect: &impl Fn(&[u8]) -> phoebus_net::Stream) {
+    let mut floods = each("before the greeting", messages(), || connect(b""));
+    floods.extend(each("after the greeting", messages(), || connect(&greeting(Hello::of("")))));
+    flood(floods, BOUNDS, || serve(pg));
+}
+
+/// The same where all is encrypted, by TLS and by QUIC, whose streams share a connection.
+#[test]
+fn encryption_serves_others_whatever_is_sent() {
+    let _turn = alone();
+    let certificates = Certificates::new();
+    let at = address();
+    let tls = certificates.issue_for("pg1", &[at.ip().to_string()]);
+    let file = tls.lines().find_map(|line| line.strip_prefix("authorities = ")).unwrap().trim_matches('"').to_owned();
+    let credentials = Credentials::trusting(file.as_ref()).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let quic = Quic::new(credentials.clone(), QuicOptions::default()).unwrap();
+    let transports: [(&str, Arc<dyn Transport>); 2] =
+        [("tcp", Arc::new(Tls::encrypt(credentials))), ("quic", Arc::new(quic))];
+    for (name, transport) in transports {
+        let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{LIMITS}"));
+        let listener = format!(
+            "[[listen]]\naddress = \"{at}\"\ntransport = \"{name}\"\nsecurity = \"encrypt\"\nclient_certificate = \"optional\"\n"
+        );
+        pg.reload("pg1", &format!("{listener}{tls}{ALLOW_ALL}{LIMITS}"));
+        in_each_state(&pg, &|first| {
+            let target = Target { addr: at, name: at.ip().to_string().into(), early: false };
+            let stream = runtime.block_on(transport.connect(&target, &Profile::default(), PATIENCE)).unwrap();
+            assert_eq!(stream.try_write(first, false).unwrap_or(0), first.len());
+            stream
+        });
+    }
+}
+
+/// One client that asks for as many sessions as it may with destinations that never answer, on as many connections.
+#[test]
+fn destinations_that_are_silent_hold_up_nobody_else() {
+    let _turn = alone();
+    let pg = Pg::start("pg1", &format!("{ALLOW_ALL}[limits]\nthreads = 1\nconnect_timeout = \"2s\"\n"));
+    let deaf = Deaf::new();
+    let to = Endpoint::from(deaf.addr);
+    let waiting: Vec<TcpStream> = (0..32)
+        .map(|n| {
+            let open = message(Message::Open(Open::new(SessionId([100 + n; 16]), to.as_ref())));
+            tcp(pg.addr, &[greeting(Hello::of("")), open].concat())
+        })
+        .collect();
+    for _ in 0..4 {
+        serve(&pg);
+    }
+    // Each is answered in the end.
+    for mut stream in waiting {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+    }
+    pg.until(|status| status.handshakes == 0, "all have gone");
 }
 
 /// Nobody ends who only sends datagrams: it ends itself.

@@ -1,0 +1,81 @@
+//! What those count for who do not go: some are served at a time, and a place is free when its connection is.
+
+use super::*;
+
+#[test]
+fn the_administration_socket_serves_some_at_a_time() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("admin");
+    let limits = "[limits]\nadmin_connections = 3\nhandshake_timeout = \"10m\"\n";
+    let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{limits}[admin]\nsocket = {path:?}\n"));
+    let asking: Vec<UnixStream> = (0..12)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            stream.write_all(b"{\"command\":\"status\"}\n").unwrap();
+            stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            stream
+        })
+        .collect();
+    let mut answered = vec![false; asking.len()];
+    let mut look = |mut count: usize| {
+        // Once more after the last that is expected, for one too many.
+        let start = Instant::now();
+        while count <= answered.len() {
+            for (stream, answered) in asking.iter().zip(&mut answered) {
+                *answered |= (&*stream).read(&mut [0; 1 << 16]).is_ok_and(|n| n > 0);
+            }
+            if answered.iter().filter(|answered| **answered).count() == count {
+                count = usize::MAX;
+            }
+            assert!(start.elapsed() < PATIENCE, "{answered:?}");
+        }
+        answered.iter().filter(|answered| **answered).count()
+    };
+    assert_eq!(look(3), 3, "those that are served keep the others waiting");
+    asking[0].shutdown(std::net::Shutdown::Both).unwrap();
+    assert_eq!(look(4), 4, "who has gone makes room");
+    drop(pg);
+}
+
+/// A session that has failed, and one of whose connections the gateway still reads, is counted until that is over.
+#[test]
+fn a_session_counts_as_long_as_its_connections() {
+    let _turn = alone();
+    let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{LIMITS}sessions = 1\nsessions_per_source = 1\n"));
+    let (mut client, server) = framed(&pg);
+    let (_listener, to) = destination();
+    client.set_nonblocking(true).unwrap();
+    support::reset(server);
+    let (mut sending, payload) = (Exchange::new(Role::Initiator), vec![1; 1 << 20]);
+    let (mut header, mut left) = (Vec::new(), 0);
+    // Sends on; false when the connection has ended.
+    let mut pump = |wanted: usize| {
+        let mut taken = 0;
+        while taken < wanted {
+            if header.is_empty() && left == 0 {
+                (header, left) = (sending.data(1 << 20).unwrap().to_vec(), payload.len());
+            }
+            match client.write(if header.is_empty() { &payload[..left] } else { &header }) {
+                Ok(n) if header.is_empty() => (left, taken) = (left - n, taken + n),
+                Ok(n) => drop(header.drain(..n)),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(_) => return false,
+            }
+        }
+        true
+    };
+    let start = Instant::now();
+    loop {
+        let is_there = pump(1 << 20);
+        if Ask::to(to).try_ask(pg.addr).is_none() {
+            // More than the kernel's buffers hold would have to be read by somebody.
+            assert!(
+                !is_there || !pump(64 << 20),
+                "another session is open, and the first one's connection is still read"
+            );
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "its place is never free");
+    }
+}
