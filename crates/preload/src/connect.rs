@@ -238,9 +238,10 @@ fn attempt(fd: c_int, awaited: Awaited) -> Option<Guard> {
 /// Waits for a connection that goes direct, which has begun.
 fn fall_back(fd: c_int, addr: &RawAddr) -> Errno {
     // A connection that has failed already is told apart from one that was given up by its error, which is read before the call
-    // below has errors of its own to say.
-    let over = handshake::tcp_state(fd).is_none_or(|state| state == handshake::TCP_CLOSE);
-    let failure = if over { sys::get(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0) } else { 0 };
+    // below has errors of its own to say. What is no TCP socket has the descriptor's number by now, and keeps its error.
+    let state = handshake::tcp_state(fd);
+    let over = state.is_none_or(|state| state == handshake::TCP_CLOSE);
+    let failure = if over && state.is_some() { sys::get(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0) } else { 0 };
     let nowhere = no_destination(addr);
     let (at, len) = nowhere.parts();
     // SAFETY: the address is valid for its length.
