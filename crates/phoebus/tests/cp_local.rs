@@ -307,6 +307,32 @@ fn failures_are_named_and_codes_tell_them_apart() {
 }
 
 #[test]
+fn nothing_is_made_for_what_cannot_be_copied() {
+    let dir = place();
+    let dir = dir.path();
+    for (arguments, code) in [
+        (&["src", "new"][..], 1),
+        (&["src", "new/"], 1),
+        (&["--parents", "src", "new/deep/"], 1),
+        (&["src", "absent", "new"], 1),
+        (&["absent", "new/"], 5),
+        (&["-r", "absent", "new/"], 5),
+        (&["-r", "absent", "none*", "new"], 5),
+        (&["/", "new/"], 1),
+        (&["--delete", "-r", "src/", "src/", "new/"], 2),
+    ] {
+        let (found, _, said) = cp(dir, arguments);
+        assert!(found == code, "{arguments:?}: {found} instead of {code}: {said}");
+        assert!(!dir.join("new").exists(), "{arguments:?}");
+    }
+    let (_, _, said) = cp(dir, &["/", "new/"]);
+    assert!(said.contains("/ is a directory, not a file (directories are copied with -r)"), "{said}");
+    symlink("nowhere", dir.join("dangling")).unwrap();
+    copies(dir, &["-a", "dangling", "new/"]);
+    assert!(fs::symlink_metadata(dir.join("new/dangling")).unwrap().is_symlink());
+}
+
+#[test]
 fn machines_are_told_line_by_line() {
     let dir = place();
     let dir = dir.path();

@@ -193,7 +193,9 @@ impl Run<'_> {
                 self.job.watcher.saw(&Event::Counted);
             }
         }
+        let taken = self.job.recursive || meta.kind != Kind::Dir;
         if self.job.parents
+            && taken
             && let Err(error) = self.make_parents(&to).await
         {
             return self.failed(to, error);
@@ -202,7 +204,7 @@ impl Run<'_> {
             Kind::Device if self.job.how.length.is_some() => self.file(from, to, meta).await,
             // How much of a device is copied is said; files have all of theirs copied.
             kind if self.job.how.length.is_some() => {
-                let name = format!("{}/{from}", self.job.source.name());
+                let name = shown(&*self.job.source, &from);
                 self.failed(
                     from,
                     Error::Kind { name, is: kind.described(), expected: "a device, since a length is given" },
@@ -213,7 +215,7 @@ impl Run<'_> {
             Kind::Link if self.job.links => self.file(from, to, meta).await,
             Kind::Dir if self.job.recursive => self.tree(from, to, meta, last).await,
             kind => {
-                let name = format!("{}/{from}", self.job.source.name());
+                let name = shown(&*self.job.source, &from);
                 self.failed(from, Error::Kind { name, is: kind.described(), expected: "a file" });
             }
         }

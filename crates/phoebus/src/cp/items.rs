@@ -55,8 +55,49 @@ const AHEAD: usize = 32;
 /// Something that cannot be copied, by name.
 pub(super) type Failure = (String, Error);
 
-/// Finds out what goes where. What one source lacks is told beside what can be copied. `recursive`: with all that is in directories, as
-/// far as that is taken.
+/// What goes where.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) groups: Vec<Group>,
+    pub(super) failures: Vec<Failure>,
+    /// The directory that everything goes to, if it is not there and nobody else makes it.
+    missing: Option<Place>,
+    recursive: bool,
+}
+
+impl Planned {
+    /// Makes the directory that everything goes to, if there is anything that can be copied to it.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) async fn make_missing(&self) -> Result<()> {
+        let Some(dest) = &self.missing else { return Ok(()) };
+        for (group, from) in self.groups.iter().flat_map(|group| group.items.iter().map(move |(from, _)| (group, from)))
+        {
+            if can_be_copied(&*group.source, from, self.recursive).await {
+                dest.store.make_dir(&dest.key).await.map_err(|error| without_parent(dest, error))?;
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether `key` is there, and not a directory unless these are copied. What cannot be known is seen when it is copied.
+async fn can_be_copied(source: &dyn Store, key: &Key, recursive: bool) -> bool {
+    let found = match source.stat(key).await {
+        // A link that leads nowhere may be carried as such.
+        Err(error) if error.sort() == Sort::NotFound => source.stat_link(key).await,
+        found => found,
+    };
+    match found {
+        Ok(meta) => recursive || meta.kind != Kind::Dir,
+        Err(error) => !matches!(error.sort(), Sort::NotFound | Sort::Denied),
+    }
+}
+
+/// Finds out what goes where; nothing is made. What one source lacks is told beside what can be copied. `recursive`: with all that is in
+/// directories, as far as that is taken.
 ///
 /// # Errors
 /// The whole makes no sense, as where files of two sources would get the same name, or the destination cannot be looked at.
@@ -66,7 +107,7 @@ pub(super) async fn plan(
     recursive: Option<&Filter>,
     parents: bool,
     dry_run: bool,
-) -> Result<(Vec<Group>, Vec<Failure>)> {
+) -> Result<Planned> {
     let taken = HashSet::new();
     let mut plan = Plan { groups: Vec::new(), failures: Vec::new(), recursive: recursive.is_some(), taken };
     let mut missing = None;
@@ -98,10 +139,7 @@ pub(super) async fn plan(
     {
         return Err(Exit::usage(meeting));
     }
-    if let Some(dest) = missing {
-        dest.store.make_dir(&dest.key).await.map_err(|error| without_parent(&dest, error))?;
-    }
-    Ok((plan.groups, plan.failures))
+    Ok(Planned { groups: plan.groups, failures: plan.failures, missing, recursive: recursive.is_some() })
 }
 
 /// Two places, and whether what goes to the second gets a name in it, as far as that is known: whether it is a directory, or the
@@ -144,10 +182,16 @@ impl Plan {
             };
             let to = match (contents, named) {
                 (true, _) | (false, false) => Ok(dest.key.clone()),
-                (false, true) => dest.key.join(key.name()),
+                (false, true) if key.is_root() => Err("it has no name of its own, which -r would need; \
+                     with a slash at its end, -r copies what is in it"
+                    .to_owned()),
+                (false, true) => dest.key.join(key.name()).map_err(|error| error.to_string()),
             };
             let added = match to {
-                Err(error) => Err(Error::Store { name: source.name(), reason: error.to_string(), sort: Sort::Request }),
+                Err(_) if key.is_root() && !self.recursive => {
+                    Err(Error::Kind { name: source.name(), is: "a directory", expected: "a file" })
+                }
+                Err(reason) => Err(Error::Store { name: source.name(), reason, sort: Sort::Request }),
                 Ok(to) => self.item(source, dest, key.clone(), to),
             };
             if let Err(error) = added {

@@ -147,15 +147,15 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
         stream::carry(end, &mut stores, &how, args.existing, &watch, &mut outcome).await?;
     } else {
         let within = args.is_recursive().then_some(&*filter);
-        let (groups, failures) = items::plan(&wanted, &mut stores, within, args.parents, args.dry_run).await?;
-        for (name, error) in failures {
+        let mut planned = items::plan(&wanted, &mut stores, within, args.parents, args.dry_run).await?;
+        for (name, error) in std::mem::take(&mut planned.failures) {
             watch.failed(&name, &error);
             outcome.fail(name, &error);
         }
         if args.delete {
-            mirror::check(&groups)?;
+            mirror::check(&planned.groups)?;
         }
-        for store in groups.iter().filter_map(Group::without_links).filter(|_| args.keeps_links()) {
+        for store in planned.groups.iter().filter_map(Group::without_links).filter(|_| args.keeps_links()) {
             if args.links {
                 let name = store.name();
                 return Err(Exit::usage(format!(
@@ -164,8 +164,9 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
             }
             outcome.follows_links(store.name());
         }
+        planned.make_missing().await?;
         let jobs: Vec<(Job, Group)> =
-            groups.into_iter().map(|group| (args.job(&group, &how, &filter, &watch, &stores), group)).collect();
+            planned.groups.into_iter().map(|group| (args.job(&group, &how, &filter, &watch, &stores), group)).collect();
         if args.verbose || args.json {
             let asked = (args.streams.0, args.transfers.0);
             for (name, rtt, windows) in stores.servers() {
