@@ -11,6 +11,7 @@ mod cp;
 mod demo;
 mod exit;
 mod gateway;
+mod hints;
 mod manage;
 mod options;
 mod place;
@@ -80,9 +81,14 @@ fn end(result: Result<ExitCode>) -> ExitCode {
 }
 
 fn run() -> Result<ExitCode> {
-    let cli = match Cli::try_parse_from(cp::joined(std::env::args_os())) {
+    let arguments = cp::joined(std::env::args_os());
+    let command = arguments.get(1).and_then(|command| command.to_str()).map(str::to_owned);
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        Err(error) if error.use_stderr() => error.exit(),
+        Err(mut error) if error.use_stderr() => {
+            hints::add(&mut error, command.as_deref());
+            error.exit()
+        }
         // Help, or the version.
         Err(text) => {
             standard::check_output()?;

@@ -307,6 +307,35 @@ fn failures_are_named_and_codes_tell_them_apart() {
 }
 
 #[test]
+fn options_of_other_programs_are_taken_or_explained() {
+    let dir = place();
+    let dir = dir.path();
+    copies(dir, &["-Rp", "--timeout", "5", "--limit-rate", "500m", "src/", "to"]);
+    assert_eq!(seen(&dir.join("to")), seen(&dir.join("src")));
+    let run = |arguments: &[&str]| says(phoebus(dir, arguments));
+    for (arguments, expected) in [
+        (&["cp", "-avP", "src/", "new"][..], "-P is the port of SSH"),
+        (&["cp", "-rz", "src/", "new"], "nothing is compressed"),
+        (&["cp", "-ru", "src/", "new"], "'--sync=time'"),
+        (&["cp", "-rc", "src/", "new"], "'--sync=checksum'"),
+        (&["cp", "--partial", "-r", "src/", "new"], "what was cut goes on"),
+        (&["cp", "--partial-dir=x", "-r", "src/", "new"], "what was cut goes on"),
+        (&["cp", "--progress", "-r", "src/", "new"], "--json"),
+        (&["cp", "-k", "src/a.h5", "new"], "--ca FILE"),
+        (&["cp", "--insecure", "src/a.h5", "new"], "--ca FILE"),
+        (&["sync", "src/", "new"], "'phoebus cp -r'"),
+        (&["mirror", "src/", "new"], "'phoebus cp -r --delete'"),
+        (&["copy", "src/", "new"], "'phoebus cp'"),
+        (&["du", "src"], "'phoebus ls -lR'"),
+    ] {
+        let (code, _, said) = run(arguments);
+        assert!(code == 2 && said.contains(expected), "{arguments:?}: {code}: {said}");
+        assert_eq!(said.matches("tip:").count(), 1, "{said}");
+    }
+    assert!(!dir.join("new").exists());
+}
+
+#[test]
 fn nothing_is_made_for_what_cannot_be_copied() {
     let dir = place();
     let dir = dir.path();
@@ -403,12 +432,21 @@ fn the_small_commands_do_what_they_are_called() {
     let dir = place();
     let dir = dir.path();
     let run = |arguments: &[&str]| says(phoebus(dir, arguments));
-    assert_eq!(run(&["mkdir", "a/b"]).0, 5);
+    let (code, _, said) = run(&["mkdir", "a/b"]);
+    let expected = format!(
+        "phoebus: the directory above {}/a/b does not exist (-p makes it)\n",
+        dir.canonicalize().unwrap().display()
+    );
+    assert_eq!((code, said), (5, expected));
     assert_eq!((run(&["mkdir", "-p", "a/b"]).0, run(&["mkdir", "-p", "a/b"]).0, run(&["mkdir", "a"]).0), (0, 0, 10));
     assert_eq!(run(&["ls", "src"]).1, "a.h5\nb.tmp\nrun/\n");
     let long = run(&["ls", "-l", "src/a.h5"]).1;
     assert!(long.contains("              4 2017-07-14 02:40:00 ") && long.ends_with("/src/a.h5\n"), "{long}");
     assert_eq!(run(&["ls", "-R", "--json", "src"]).1.lines().count(), 6);
+    for human in ["-lh", "-lH"] {
+        assert!(run(&["ls", human, "src/a.h5"]).1.contains("           4 B 2017"), "{human}");
+    }
+    assert!(run(&["ls", "--help"]).1.contains("--human"));
     for (arguments, code) in
         [(&["ls", "src"][..], 141), (&["stat", "src"], 141), (&["cp", "--json", "src/a.h5", "x"], 141)]
     {
@@ -435,7 +473,11 @@ fn the_small_commands_do_what_they_are_called() {
     let failed = run(&["mv", "a", "src/b.tmp"]);
     assert!(failed.0 != 0 && failed.2.contains("src/b.tmp is a file"), "{failed:?}");
     symlink("run", dir.join("src/link")).unwrap();
-    assert_eq!(run(&["rm", "src"]).0, 1);
+    let (code, _, said) = run(&["rm", "src"]);
+    assert!(
+        code == 1 && said.ends_with("/src is a directory, not a file (-r removes directories)\n"),
+        "{code}: {said}"
+    );
     assert_eq!((run(&["rm", "-r", "src/link"]).0, run(&["rm", "absent"]).0, run(&["rm", "-f", "absent"]).0), (0, 5, 0));
     assert!(dir.join("src/run/c.h5").exists(), "a link was followed");
     assert_eq!((run(&["rm", "-r", "src"]).0, dir.join("src").exists()), (0, false));

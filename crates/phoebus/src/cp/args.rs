@@ -14,7 +14,7 @@ use phoebus_files::job::{Job, Retry};
 use phoebus_files::plan::{By, Existing, Filter};
 use phoebus_files::sum::Algorithm;
 use phoebus_files::{How, Stop, Throttle, Verify};
-use phoebus_proto::units::{ByteSize, Span};
+use phoebus_proto::units::{ByteSize, Span, UnitError};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -56,8 +56,11 @@ pub(crate) struct Args {
     #[arg(long, short = '0', requires = "list")]
     pub(super) null: bool,
     /// Copy directories with all that is in them
-    #[arg(long, short)]
+    #[arg(long, short, short_alias = 'R')]
     pub(super) recursive: bool,
+    /// As cp -p: times and modes, which are preserved without it, too
+    #[arg(short = 'p', hide = true, conflicts_with = "preserve")]
+    _preserve: bool,
     /// Make the directories above a destination
     #[arg(long)]
     pub(super) parents: bool,
@@ -128,7 +131,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = Retry::default().attempts, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) attempts: u32,
     /// Give a file up when nothing has moved for so long
-    #[arg(long, alias = "stall", value_name = "DURATION", default_value_t = Span(How::default().stall))]
+    #[arg(long, alias = "stall", value_name = "DURATION", default_value_t = Span(How::default().stall), value_parser = seconds)]
     pub(super) timeout: Span,
     /// End with code 9 if there was nothing to do
     #[arg(long)]
@@ -145,6 +148,14 @@ pub(crate) struct Args {
     /// Say nothing but what fails
     #[arg(long, short, conflicts_with = "verbose")]
     pub(super) quiet: bool,
+}
+
+/// A length of time; a number alone is of seconds, as curl and rsync take it.
+fn seconds(text: &str) -> Result<Span, UnitError> {
+    match text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
+        true => format!("{text}s").parse(),
+        false => text.parse(),
+    }
 }
 
 /// `arguments` of the whole program with the value of `cp --sync` joined to it. That option may stand without a value, as GCT's

@@ -1,4 +1,4 @@
-//! The rate of `--limit-rate`, as curl, wget and rsync take it (`5M`, `500k`: bytes a second) and as networks are measured
+//! The rate of `--limit-rate`, as curl, wget and rsync take it (`5M`, `5m`, `500k`: bytes a second) and as networks are measured
 //! (`500mbit`: bits a second).
 
 use phoebus_proto::units::{BitRate, ByteSize};
@@ -16,7 +16,10 @@ impl FromStr for Limit {
         let amount = trimmed.strip_suffix("/s").unwrap_or(trimmed);
         // Units of bytes are told from units of bits by their spelling: "5MB" and "5M" are bytes, "5Mbit" is bits, and "5Mb",
         // which people read either way, is neither.
-        let bytes = amount
+        let lower = amount.strip_suffix(['m', 'g']).map(|_| amount.to_ascii_uppercase());
+        let bytes = lower
+            .as_deref()
+            .unwrap_or(amount)
             .parse::<ByteSize>()
             .map(|size| size.0)
             .or_else(|_| trimmed.parse::<BitRate>().map(|rate| rate.0 / 8));
@@ -39,6 +42,8 @@ mod tests {
     fn bytes_and_bits_are_told_apart() {
         for (text, bytes) in [
             ("5M", 5 << 20),
+            ("5m", 5 << 20),
+            ("1.5g/s", 3 << 29),
             ("5MB/s", 5_000_000),
             ("5MiB/s", 5 << 20),
             ("500k", 500 << 10),
@@ -48,7 +53,7 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(Limit(bytes)), "{text}");
         }
-        for text in ["0", "7bit", "5Mb/s", "fast", "-5M", ""] {
+        for text in ["0", "7bit", "5Mb/s", "5mb", "1Gm", "fast", "-5M", ""] {
             assert!(text.parse::<Limit>().is_err(), "{text}");
         }
     }

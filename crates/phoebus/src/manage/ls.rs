@@ -6,15 +6,19 @@ use crate::place::{Carried, FarArgs, Place, Stores, shown};
 use anyhow::Result;
 use phoebus_files::Error;
 use phoebus_files::key::Key;
-use phoebus_files::store::{Entry, Kind, Meta, Store};
+use phoebus_files::store::{Entry, Kind, Listing, Meta, Store};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// How many entries are kept in mind to be sorted: some twenty megabytes of them. A server may list without end.
+const BATCH: usize = 100_000;
+
 /// List directories
 ///
-/// Names are sorted; those that begin with a dot, and drafts of transfers that were cut, are shown with -a. Times are in UTC.
+/// Names are sorted, of very large directories 100000 at a time. Those that begin with a dot, and drafts of transfers that were cut, are
+/// shown with -a. Times are in UTC.
 #[derive(clap::Args)]
-#[command(after_help = CODES)]
+#[command(after_help = CODES, disable_help_flag = true)]
 pub(crate) struct Args {
     /// Directories, files or patterns
     #[arg(value_name = "PLACE", default_value = ".")]
@@ -29,8 +33,11 @@ pub(crate) struct Args {
     #[arg(long, short = 'R')]
     recursive: bool,
     /// Print sizes as 1.5 GB
-    #[arg(long, short = 'H')]
+    #[arg(long, short = 'h', short_alias = 'H')]
     human: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// Print a line of JSON for each entry
     #[arg(long)]
     json: bool,
@@ -63,17 +70,21 @@ impl Args {
         // The deepest last; only directories themselves, so that links make no circle.
         let mut dirs = vec![key];
         while let Some(dir) = dirs.pop() {
-            let Some(entries) = tally.note(entries(store, &dir, self.all).await) else { continue };
+            let Some(mut entries) = tally.check(Entries::of(store, &dir, self.all, BATCH).await) else { continue };
+            let Some(mut batch) = tally.note(entries.next().await) else { continue };
             if titled && !self.json {
                 print(&format!("{}:", shown(store, &dir)))?;
             }
             let mut below = Vec::new();
-            for entry in entries.iter().filter(|entry| self.all || !entry.name.starts_with(b".")) {
-                let Some(key) = tally.check(join(store, &dir, entry)) else { continue };
-                print(&self.line(store, &key, &printable(&entry.name), &entry.meta))?;
-                if self.recursive && entry.meta.kind == Kind::Dir {
-                    below.push(key);
+            while !batch.is_empty() {
+                for entry in batch.iter().filter(|entry| self.all || !entry.name.starts_with(b".")) {
+                    let Some(key) = tally.check(join(store, &dir, entry)) else { continue };
+                    print(&self.line(store, &key, &printable(&entry.name), &entry.meta))?;
+                    if self.recursive && entry.meta.kind == Kind::Dir {
+                        below.push(key);
+                    }
                 }
+                batch = tally.check(entries.next().await).unwrap_or_default();
             }
             dirs.extend(below.into_iter().rev());
             if !dirs.is_empty() && !self.json {
@@ -101,17 +112,35 @@ impl Args {
 
 /// All entries of a directory, by name, and with `drafts` what transfers that were cut have left there, too.
 pub(super) async fn entries(store: &dyn Store, dir: &Key, drafts: bool) -> Result<Vec<Entry>, Error> {
-    let listing = if drafts { store.list_all(dir) } else { store.list(dir) };
-    let (mut listing, mut all) = (listing.await?, Vec::new());
-    loop {
-        let page = listing.more().await?;
-        if page.is_empty() {
-            break;
-        }
-        all.extend(page);
+    Entries::of(store, dir, drafts, usize::MAX).await?.next().await
+}
+
+/// The entries of a directory, so many at a time.
+struct Entries {
+    listing: Box<dyn Listing>,
+    most: usize,
+    /// Whether there are no more.
+    ended: bool,
+}
+
+impl Entries {
+    /// Those of `dir`, at least `most` at a time while there are so many.
+    async fn of(store: &dyn Store, dir: &Key, drafts: bool, most: usize) -> Result<Self, Error> {
+        let listing = if drafts { store.list_all(dir) } else { store.list(dir) };
+        Ok(Self { listing: listing.await?, most, ended: false })
     }
-    all.sort_by(|a: &Entry, b| a.name.cmp(&b.name));
-    Ok(all)
+
+    /// The next of them, by name; none at the end.
+    async fn next(&mut self) -> Result<Vec<Entry>, Error> {
+        let mut batch = Vec::new();
+        while !self.ended && batch.len() < self.most {
+            let page = self.listing.more().await?;
+            self.ended = page.is_empty();
+            batch.extend(page);
+        }
+        batch.sort_by(|a: &Entry, b| a.name.cmp(&b.name));
+        Ok(batch)
+    }
 }
 
 /// The key of an entry, unless a server names what cannot be a name.
@@ -121,4 +150,36 @@ pub(super) fn join(store: &dyn Store, dir: &Key, entry: &Entry) -> Result<Key, E
         reason: error.to_string(),
         sort: phoebus_files::Sort::Request,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phoebus_files::store::Fallible;
+
+    /// Pages of three names, without end.
+    #[derive(Debug)]
+    struct Endless(u32);
+
+    impl Listing for Endless {
+        fn more(&mut self) -> Fallible<'_, Vec<Entry>> {
+            let meta = Meta { kind: Kind::File, size: None, modified: None, mode: None, sparse: false };
+            let page = (0..3).map(|_| {
+                self.0 -= 1;
+                Entry { name: self.0.to_string().into_bytes(), meta }
+            });
+            let page = page.collect();
+            Box::pin(async { Ok(page) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_listing_without_end_is_sorted_in_batches() {
+        let mut entries = Entries { listing: Box::new(Endless(100)), most: 5, ended: false };
+        for first in [94, 88] {
+            let names: Vec<_> = entries.next().await.unwrap().into_iter().map(|entry| entry.name).collect();
+            let expected: Vec<_> = (first..first + 6).map(|n: u32| n.to_string().into_bytes()).collect();
+            assert_eq!(names, expected);
+        }
+    }
 }

@@ -3,9 +3,9 @@
 use super::{CODES, Tally, block_on, find_all};
 use crate::place::{Carried, FarArgs, Place, Stores};
 use anyhow::Result;
-use phoebus_files::Error;
 use phoebus_files::key::Key;
 use phoebus_files::store::Kind;
+use phoebus_files::{Error, Sort};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -26,6 +26,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
         let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
+        tally.hint(" (-p makes it)", |error| matches!(error, Error::NoParent { .. }));
         for place in find_all(&mut stores, &args.places).await? {
             tally.note(make(&place, args.parents).await);
         }
@@ -48,7 +49,15 @@ async fn make(place: &Place, parents: bool) -> Result<(), Error> {
             }
         }
     } else {
-        place.store.make_dir(&place.key).await?;
+        if let Err(error) = place.store.make_dir(&place.key).await {
+            let above = place.key.parent();
+            // Servers have many words for it, and systems speak of what was to be made.
+            let settled = matches!(error.sort(), Sort::Exists | Sort::Passing | Sort::NoSpace) || above.is_root();
+            return match settled || place.store.stat(&above).await.err().is_none_or(|e| e.sort() != Sort::NotFound) {
+                true => Err(error),
+                false => Err(Error::NoParent { name: place.name() }),
+            };
+        }
     }
     place.store.settle().await
 }

@@ -28,14 +28,24 @@ pub(crate) const CODES: &str = "\
 Exit codes: 0 all is done; 2 wrong arguments; 4 some of it is done and some failed; 5 not there; \
 6 not allowed; 7 no space; 8 damaged on the way; 10 there already; 11 it failed in a way that may pass; 1 anything else.";
 
+/// Whether an error is one of a certain sort.
+type Such = fn(&Error) -> bool;
+
 /// What became of several things, one after the other.
 #[derive(Debug, Default)]
 struct Tally {
     done: u64,
     codes: Vec<u8>,
+    /// What is said beside certain errors.
+    hint: Option<(&'static str, Such)>,
 }
 
 impl Tally {
+    /// From now on `hint` is said beside errors that are `such`.
+    fn hint(&mut self, hint: &'static str, such: Such) {
+        self.hint = Some((hint, such));
+    }
+
     /// Counts one that was asked for, and tells of it if it failed.
     fn note<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         let value = self.check(result);
@@ -48,7 +58,8 @@ impl Tally {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                tell(&exit::without_numbers(&error.to_string()));
+                let hint = self.hint.filter(|(_, such)| such(&error)).map_or("", |(hint, _)| hint);
+                tell(&format!("{}{hint}", exit::without_numbers(&error.to_string())));
                 self.codes.push(exit::code_of_sort(error.sort()));
                 None
             }

@@ -2,7 +2,7 @@
 
 use super::{CODES, Tally, block_on, find_all, ls};
 use crate::exit::Exit;
-use crate::place::{Carried, FarArgs, Stores};
+use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Store};
@@ -30,6 +30,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
         let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
+        tally.hint(" (-r removes directories)", |error| matches!(error, Error::Kind { is: "a directory", .. }));
         for place in find_all(&mut stores, &args.places).await? {
             let keys = place.all().await;
             for key in tally.check(args.heeded(keys)).flatten().unwrap_or_default() {
@@ -60,6 +61,7 @@ impl Args {
         let is_dir = matches!(store.stat(key).await, Ok(meta) if meta.kind == Kind::Dir);
         match is_dir && self.recursive {
             true => self.remove_tree(store, key, tally).await,
+            false if is_dir => Err(Error::Kind { name: shown(store, key), is: "a directory", expected: "a file" }),
             false => Err(error),
         }
     }

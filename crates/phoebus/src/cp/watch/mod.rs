@@ -3,6 +3,7 @@
 pub(crate) mod human;
 mod log;
 mod rate;
+mod words;
 
 pub(crate) use log::Log;
 
@@ -19,6 +20,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use words::about;
 
 /// How often machines are told.
 const SECOND: Duration = Duration::from_secs(1);
@@ -406,22 +408,6 @@ impl Watcher for Told {
             Event::Again { to, error, wait } => watch.again(Some(name(&self.to, to)), error, wait),
             Event::Failed { key, error } => watch.failed(&name(&self.to, key), error),
         }
-    }
-}
-
-/// The same, which names the file, at either end: most errors do, but not those of a server that is not there.
-fn about(name: &str, error: &Error) -> String {
-    let (text, last) = (sentence(error), name.rsplit('/').next().unwrap_or_default());
-    if text.contains(last) { text } else { format!("{name}: {text}") }
-}
-
-/// The error in one line, as the rest of the command says errors.
-fn sentence(error: &Error) -> String {
-    let text = crate::exit::without_numbers(&error.to_string());
-    match error {
-        Error::Kind { is: "a directory", expected: "a file", .. } => format!("{text} (directories are copied with -r)"),
-        Error::NoParent { .. } => format!("{text} (--parents makes it)"),
-        _ => text,
     }
 }
 
