@@ -110,17 +110,19 @@ out = io.BytesIO(); f.retrbinary('RETR d/x', out.write); assert out.getvalue() =
 fn who_guesses_waits_and_nobody_waits_for_him() {
     let root = tempfile::tempdir().unwrap();
     let serve = Serve::with(|config| {
-        config.users = vec![User {
-            name: "jane".to_owned(),
+        let user = |name: &str| User {
+            name: name.to_owned(),
             password: Some(hash_password(b"secret").unwrap()),
             root: root.path().to_owned(),
             read_only: false,
             quota: Quota::default(),
             account: None,
             third_party: false,
-        }];
+        };
+        config.users = ["jane", "joe"].map(user).into();
         config.limits.connections = 2000;
-        config.limits.failure_delay = Span(Duration::from_millis(100));
+        config.limits.failure_delay = Span(Duration::from_millis(200));
+        config.limits.failure_delay_max = Span(Duration::from_millis(1600));
     });
     fs::write(serve.path("x"), "a few bytes").unwrap();
     let script = r#"
@@ -132,15 +134,19 @@ def said(s):
     r = b''
     while r.count(b'\n') < 2: r += s.recv(999)
     return r.decode().split('\n')[1][:3]
-# Each failure of an address is answered later than the one before, whether there is such a user or not; those of others are not.
-for wait, name in (0.1, 'jane'), (0.2, 'nobody'), (0.4, 'jane'):
+# After each failure the next password from there waits longer, whether there is such a user or not, and also if it is the right one:
+# silence tells nothing to who does not stay for the answer.
+for wait, name in (0, 'jane'), (0.2, 'nobody'), (0.4, 'jane'), (0.8, 'jane'):
     begin = time.monotonic(); assert said(attempt(name, 'wrong')) == '530'; assert time.monotonic() - begin >= wait, name
-assert said(attempt('jane', 'secret')) == '230'
+begin = time.monotonic(); s = attempt('jane', 'secret'); s.close()
+assert said(attempt('jane', 'secret')) == '230'; assert time.monotonic() - begin >= 1.5
 # Far more guesses than the server has threads for files.
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
 guesses = [attempt('jane', 'wrong', f'127.0.1.{i % 10 + 1}') for i in range(700)]
 f = login(); out = io.BytesIO(); f.retrbinary('RETR x', out.write); assert out.getvalue() == b'a few bytes'
 assert said(attempt('jane', 'secret', '127.0.2.1')) == '230'
+# Nor does another user from one of those addresses wait for all of them.
+assert said(attempt('joe', 'secret', '127.0.1.1')) == '230'
 p = select.poll(); [p.register(s, select.POLLIN) for s in guesses]
 answers = [s.recv(999, socket.MSG_DONTWAIT) for s in guesses if s.fileno() in dict(p.poll(0))]
 answered = sum(b'530' in a for a in answers); assert answered < 350, answered

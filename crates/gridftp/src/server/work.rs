@@ -103,7 +103,7 @@ impl Worker {
             }
             #[cfg(feature = "kerberos")]
             Task::Agree(asking) => {
-                let agreed = self.server.checks.run(self.peer.ip(), move || by_kerberos(*asking)).await;
+                let agreed = self.server.checks.ticket(self.peer.ip(), move || by_kerberos(*asking)).await;
                 return Outcome::Agreed(agreed.unwrap_or_else(|| Agreed::Failed("not agreed".to_owned())));
             }
             Task::Transfer(transfer) => return Outcome::Answer(self.transfer(*transfer, tell).await),
@@ -160,7 +160,7 @@ impl Worker {
         done.unwrap_or_else(|failure| Outcome::Answer(failure.reply()))
     }
 
-    /// Looks who `user` is. That it is not he is said after a while, and the log knows at once.
+    /// Looks who `user` is; a password when its turn has come.
     async fn login(&mut self, user: String, password: Secret, identity: Option<Identity>) -> Outcome {
         let (server, peer) = (self.server.clone(), self.peer);
         let by = if identity.is_some() { "certificate or ticket" } else { "password" };
@@ -172,9 +172,11 @@ impl Worker {
             None if server.users.needs_no_password(&user) => server.users.login(&user, &password.0, peer.ip()),
             None => {
                 let users = server.clone();
-                let check = server.checks.run(peer.ip(), move || users.users.login(&user, &password.0, peer.ip()));
+                let (line, failures) = ((peer.ip(), name.as_str()), server.failures.clone());
+                let check = move || users.users.login(&user, &password.0, peer.ip());
+                let check = server.checks.password(line, failures, check);
                 match tokio::time::timeout(server.config.limits.login.0, check).await {
-                    Ok(served) => served.flatten(),
+                    Ok(served) => served,
                     Err(_) => {
                         tracing::warn!(%peer, user = name, "a login was not looked at in time, for too many were waiting");
                         return Outcome::Answer(Reply::new(421, "too many logins are waiting; try again later"));
@@ -183,9 +185,8 @@ impl Worker {
             }
         };
         if served.is_none() {
-            let delay = server.failures.another(peer.ip(), Instant::now());
-            tracing::warn!(%peer, user = name, by, seconds = delay.as_secs_f64(), "a login failed, and its answer waits");
-            tokio::time::sleep(delay).await;
+            let seconds = server.failures.owed(peer.ip(), Instant::now()).as_secs_f64();
+            tracing::warn!(%peer, user = name, by, seconds, "a login failed, and the next password from there waits");
         }
         self.served = served;
         Outcome::Login(self.served.as_ref().map(|served| served.account.clone()))

@@ -17,10 +17,11 @@ pub struct Limits {
     pub per_user: usize,
     /// How often a client may fail to log in on one connection. 3 by default.
     pub attempts: u32,
-    /// How long the answer to the first failed login from an address waits; each further one waits twice as long. 1 s by default: nothing
-    /// to whoever has mistyped, and much to who guesses.
+    /// How long after the first failed login the next password from that address is not looked at; twice as long after each further one.
+    /// 1 s by default: nothing to whoever has mistyped, and much to who guesses.
     pub failure_delay: Span,
-    /// The longest of these. 30 s by default: below `login`, so that who shares the address of one who guesses is not shut out.
+    /// The longest of these. 20 s by default: who shares the address of one who guesses may wait for two of them, which is below `login`,
+    /// and so is not shut out.
     pub failure_delay_max: Span,
     /// How many passwords are looked at at a time, each by one processor for some tenths of a second. Half of the processors by default,
     /// and at least one: what is left moves data.
@@ -74,7 +75,7 @@ impl Default for Limits {
             per_user: 500,
             attempts: 3,
             failure_delay: Span(Duration::from_secs(1)),
-            failure_delay_max: Span(Duration::from_secs(30)),
+            failure_delay_max: Span(Duration::from_secs(20)),
             password_checks: std::thread::available_parallelism().map_or(1, |all| (all.get() / 2).max(1)),
             checksums: checksums_at_once(),
             checksums_per_user: None,
