@@ -24,6 +24,7 @@ use crate::range::{Extent, Ranges};
 use crate::sum::{Algorithm, Combining, Sum};
 use bytes::Bytes;
 use std::any::Any;
+use std::collections::HashSet;
 use std::fmt::{self, Debug};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -124,6 +125,11 @@ pub trait Store: Debug + Send + Sync {
     /// The same with drafts and their journals ([`is_ours`](crate::is_ours)), which [`Self::list`] leaves out.
     fn list_all<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
         self.list(key)
+    }
+
+    /// The names in the directory `key`, for those who look whether what they have put there is called so; none, if it always is.
+    fn kept_names<'a>(&'a self, _key: &'a Key) -> Fallible<'a, Option<HashSet<Vec<u8>>>> {
+        Box::pin(async { Ok(None) })
     }
 
     /// Opens the object `key` to be read.

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "client/altered.rs"]
+mod altered;
 mod fake;
 #[path = "client/gone.rs"]
 mod gone;

@@ -133,6 +133,8 @@ pub struct Report {
     pub failures: Vec<(Key, Error)>,
     /// Whether it stopped before its end, since what failed would have failed for all.
     pub stopped: bool,
+    /// Why it was not looked whether the destination has all that was carried by the names that were said, if it was not.
+    pub unlisted: Option<String>,
     /// Whether the destination could not make durable what was carried.
     pub unsettled: bool,
 }

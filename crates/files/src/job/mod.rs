@@ -6,6 +6,7 @@ mod compare;
 mod delete;
 mod dirs;
 mod events;
+mod kept;
 mod one;
 
 pub use compare::{Comparison, Difference, Finding};
@@ -17,6 +18,7 @@ use crate::plan::{Existing, Filter, Found, Walk};
 use crate::store::{Attributes, Kind, Listing, Meta, Store};
 use crate::transfer::How;
 use case::{Cases, keeps_apart};
+use kept::Kept;
 use one::{Came, One, shown};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -117,8 +119,9 @@ impl Job {
     pub async fn run(&self, items: impl IntoIterator<Item = (Key, Key)>) -> Report {
         let (report, made, new, dirs, trees, making) = Default::default();
         let tasks = JoinSet::new();
-        let cases = Cases::default();
-        let mut run = Run { job: self, tasks, taken: 0, report, made, new, making, dirs, trees, there: None, cases };
+        let (cases, kept) = (Cases::default(), Kept::default());
+        let mut run =
+            Run { job: self, tasks, taken: 0, report, made, new, making, dirs, trees, there: None, cases, kept };
         // What is far is looked at ahead, so that a list of files does not take a round trip for each.
         let depth = if self.source.is_far() { AHEAD } else { 1 };
         let (mut items, mut looked) = (items.into_iter().peekable(), VecDeque::new());
@@ -180,6 +183,8 @@ struct Run<'a> {
     dirs: Vec<(Key, Attributes)>,
     /// The names that were given.
     cases: Cases,
+    /// The names that are looked for once the files are there.
+    kept: Kept,
 }
 
 impl Run<'_> {
@@ -338,6 +343,7 @@ impl Run<'_> {
         }
         if !self.report.stopped {
             self.taken += cost;
+            self.begins(&one.to).await;
             self.tasks.spawn(async move {
                 let (key, came) = one.run().await;
                 (key, cost, came)
@@ -375,6 +381,7 @@ impl Run<'_> {
             None => return false,
             Some(Ok((key, cost, came))) => {
                 self.taken -= cost;
+                self.ends(&key, matches!(came, Ok(Came::Carried(_)))).await;
                 self.came(key, came);
             }
             Some(Err(error)) => {
@@ -452,6 +459,9 @@ impl Run<'_> {
     }
 
     async fn finish(mut self) -> Report {
+        if !self.report.stopped && !self.job.how.stop.is_asked() {
+            self.look_for_all_names().await;
+        }
         // Before the times of directories are set, which removing what is in them changes.
         self.delete().await;
         // Whoever goes on with what is interrupted has to be able to write to its directories.

@@ -17,6 +17,9 @@ const PAGE: usize = 1000;
 /// How many entries of a listing are held back until it is known what was listed.
 const HELD: usize = 100_000;
 
+/// How many names of a directory are looked at.
+const MOST: usize = 1_000_000;
+
 /// How long a line may be.
 const MAX_LINE: usize = 64 << 10;
 
@@ -51,6 +54,8 @@ pub(super) struct RemoteListing {
     form: Form,
     /// Whether drafts are among what is given.
     drafts: bool,
+    /// Whether names alone are wanted: then nobody is asked for times.
+    undated: bool,
     /// Whether it is known that this is the directory's listing.
     sure: bool,
     /// Whether the directory itself was among it.
@@ -103,8 +108,8 @@ impl RemoteListing {
         };
         let flow = Retrieval::of_listing(remote.clone(), session, name, command);
         let sure = form != Form::All || remote.lists() == Some(Lists::All);
-        let (drafts, itself, odd, first, rest, ended, wrong) = Default::default();
-        Ok(Self { remote, dir, flow, form, drafts, sure, itself, odd, first, rest, ended, wrong })
+        let (drafts, undated, itself, odd, first, rest, ended, wrong) = Default::default();
+        Ok(Self { remote, dir, flow, form, drafts, undated, sure, itself, odd, first, rest, ended, wrong })
     }
 
     /// More entries, of what is known to be the directory's listing.
@@ -139,7 +144,7 @@ impl RemoteListing {
     /// What there is where `LIST -a` has listed `held`, without the directory itself: that, if it has all that LIST has.
     async fn plainly(&mut self, held: Vec<Entry>) -> Result<Vec<Entry>, Error> {
         let mut plain = Self::begin_as(self.remote.clone(), self.dir.clone(), Form::Plain).await?;
-        plain.drafts = self.drafts;
+        (plain.drafts, plain.undated) = (self.drafts, self.undated);
         let mut listed = Vec::new();
         loop {
             let page = plain.some().await?;
@@ -212,7 +217,7 @@ impl RemoteListing {
                 }
             }
         }
-        if self.form != Form::Facts {
+        if self.form != Form::Facts && !self.undated {
             self.date(&mut page).await?;
         }
         match self.wrong.take_if(|_| page.is_empty()) {
@@ -276,6 +281,26 @@ impl RemoteListing {
 }
 
 impl Remote {
+    /// The names in `dir`, unless the server keeps all names as they are said, as our own does.
+    pub(super) async fn names_in(&self, dir: &Key) -> Result<Option<HashSet<Vec<u8>>>, Error> {
+        if self.has("XDRAFTS") {
+            return Ok(None);
+        }
+        let (mut listing, mut names) = (RemoteListing::begin(self.clone(), dir.clone()).await?, HashSet::new());
+        listing.undated = true;
+        loop {
+            let page = listing.page().await?;
+            if page.is_empty() {
+                return Ok(Some(names));
+            }
+            names.extend(page.into_iter().map(|entry| entry.name));
+            if names.len() > MOST {
+                let what = "the names of a directory that are looked at";
+                return Err(Error::Limit { name: self.label(dir), what, limit: MOST as u64 });
+            }
+        }
+    }
+
     /// How it lists without MLSD, as far as is known.
     fn lists(&self) -> Option<Lists> {
         *self.0.lists.lock().unwrap_or_else(PoisonError::into_inner)

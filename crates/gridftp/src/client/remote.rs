@@ -24,6 +24,7 @@ use phoebus_files::{Error, Sort, is_engines};
 use phoebus_net::host::Host;
 use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::line::is_line;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,7 +80,7 @@ pub(super) struct Inner {
     /// Whether it refuses to go on with what it has of a file.
     pub(super) restartless: AtomicBool,
     /// Whether it refuses to begin amid a file that it sends.
-    whole_alone: AtomicBool,
+    pub(super) whole_alone: AtomicBool,
     /// Servers from which nothing comes directly.
     pub(super) not_from: Mutex<Vec<Arc<str>>>,
     /// Why files of other servers came by way of this end.
@@ -241,11 +242,6 @@ impl Remote {
         self.0.features.has(feature)
     }
 
-    /// Notes that the server does not go on with what it has of a file.
-    pub(super) fn begin_afresh(&self) {
-        self.0.restartless.store(true, Ordering::Relaxed);
-    }
-
     /// Notes that nothing comes directly from `other`, so that not every file is tried, and why.
     pub(super) fn not_from(&self, other: &Self, why: &str) {
         self.0.not_from.lock().unwrap_or_else(PoisonError::into_inner).push(other.0.name.clone());
@@ -270,11 +266,6 @@ impl Remote {
         self.0.not_from.lock().unwrap_or_else(PoisonError::into_inner).contains(&other.0.name)
     }
 
-    /// Whether a file can be gone on with.
-    pub(super) fn restarts(&self) -> bool {
-        self.has("REST") && self.has("SIZE") && !self.0.restartless.load(Ordering::Relaxed)
-    }
-
     /// Refuses to replace what has the name `key`.
     pub(super) async fn must_be_free(&self, key: &Key) -> Result<(), Error> {
         match self.look(key).await {
@@ -282,17 +273,6 @@ impl Remote {
             Err(error) if error.sort() == Sort::NotFound => Ok(()),
             Err(error) => Err(error),
         }
-    }
-
-    /// Whether a file can be read from another byte than its first, as far as is known.
-    pub(super) fn begins_amid(&self) -> bool {
-        // One that tells nothing of itself may do so.
-        (self.has("REST") || self.0.features.is_empty()) && !self.0.whole_alone.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the server sends whole files alone.
-    pub(super) fn begin_reading_afresh(&self) {
-        self.0.whole_alone.store(true, Ordering::Relaxed);
     }
 
     /// As errors call `key`.
@@ -348,6 +328,10 @@ impl Store for Remote {
             self.sayable(key).await?;
             Ok(Box::new(RemoteListing::begin(self.clone(), key.clone()).await?) as _)
         })
+    }
+
+    fn kept_names<'a>(&'a self, key: &'a Key) -> Fallible<'a, Option<HashSet<Vec<u8>>>> {
+        Box::pin(self.names_in(key))
     }
 
     fn list_all<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {

@@ -8,12 +8,36 @@ use phoebus_files::key::{Key, KeyError};
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::Spec;
 use phoebus_files::{Error, part_of};
+use std::sync::atomic::Ordering;
 
 /// Files of at least this many bytes are gone on with.
 pub(super) const RESUME_FROM: u64 = 16 << 20;
 
 /// How much of what a server has of a stream is sent again: what it had written last may not have come to its disk.
 const AGAIN: u64 = 1 << 20;
+
+impl Remote {
+    /// Notes that the server does not go on with what it has of a file.
+    pub(super) fn begin_afresh(&self) {
+        self.0.restartless.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a file can be gone on with.
+    pub(super) fn restarts(&self) -> bool {
+        self.has("REST") && self.has("SIZE") && !self.0.restartless.load(Ordering::Relaxed)
+    }
+
+    /// Whether a file can be read from another byte than its first, as far as is known.
+    pub(super) fn begins_amid(&self) -> bool {
+        // One that tells nothing of itself may do so.
+        (self.has("REST") || self.0.features.is_empty()) && !self.0.whole_alone.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the server sends whole files alone.
+    pub(super) fn begin_reading_afresh(&self) {
+        self.0.whole_alone.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Whether what is cut of it can be gone on with.
 pub(super) fn is_resumable(remote: &Remote, spec: &Spec, streams: Option<u32>) -> bool {

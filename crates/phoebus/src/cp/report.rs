@@ -87,6 +87,7 @@ impl Outcome {
         all.modes_refused += report.modes_refused;
         all.deleted += report.deleted;
         all.not_deleted |= report.not_deleted;
+        all.unlisted = all.unlisted.take().or(report.unlisted);
         all.dirs += report.dirs;
         all.failed += report.failed;
         all.stopped |= report.stopped;
@@ -163,6 +164,7 @@ impl Outcome {
             "failed": report.failed,
             "stopped": report.stopped,
             "not_verified": self.mute,
+            "names_not_looked_at": report.unlisted,
             "modes_set": report.modes_set,
             "modes_refused": self.modes_refused + report.modes_refused,
             "links_followed_for": self.linkless,
@@ -240,6 +242,13 @@ impl fmt::Display for Outcome {
         }
         for reason in &self.mute {
             write!(f, "; only sizes were compared, since {reason}")?;
+        }
+        if let Some(reason) = &report.unlisted {
+            write!(
+                f,
+                "; whether the names are as they were said was not looked at: {}",
+                exit::without_numbers(reason)
+            )?;
         }
         if self.times_refused > 0 {
             let count = self.times_refused;

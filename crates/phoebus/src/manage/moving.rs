@@ -57,14 +57,17 @@ pub(super) async fn move_by_copy(
         let name = shown(&**source, &from.beneath(&key).unwrap_or(key));
         tally.check::<()>(Err(Error::Store { name, reason, sort: Sort::Request }));
     }
-    let moved = std::mem::take(&mut noted.state().moved);
+    let (moved, failed) = {
+        let mut state = noted.state();
+        (std::mem::take(&mut state.moved), std::mem::take(&mut state.failed))
+    };
     if report.unsettled {
         let reason = "it stays where it is, since its copy could not be made durable".to_owned();
         tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Other }));
         return;
     }
     let mut apart = Apart::new();
-    for (to, carried) in moved {
+    for (to, carried) in moved.into_iter().filter(|(to, _)| !failed.contains(to)) {
         let removed = leave(&**source, &carried, &**dest, &to, sums, &mut apart).await;
         tally.note(removed);
     }
@@ -94,6 +97,8 @@ struct State {
     begun: HashMap<Key, Carried>,
     moved: Vec<(Key, Carried)>,
     left: Vec<(Key, Kind)>,
+    /// What was carried, and does not have its name.
+    failed: HashSet<Key>,
 }
 
 impl Noted {
@@ -115,6 +120,7 @@ impl Watcher for Noted {
                     state.moved.push(((*to).clone(), carried));
                 }
             }
+            Event::Failed { key, .. } => drop(state.failed.insert((*key).clone())),
             Event::Left { key, kind } => state.left.push(((*key).clone(), *kind)),
             _ => {}
         }
