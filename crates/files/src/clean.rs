@@ -1,7 +1,8 @@
 //! Drafts that transfers have left behind: finding them below a directory, and removing them.
 //!
 //! A draft and its journals are one thing: they are as old as the youngest of them, and go together. Whether a transfer is writing it is
-//! seen by its lock where the store is of this machine ([`Store::discard`]), and otherwise only by its age.
+//! seen by its lock where the store is of this machine ([`Store::discard`]), and otherwise only by its age. Hidden directories in which a
+//! client tries whether a server keeps a name go with what is tried in them, which is empty.
 
 use crate::draft::{draft_beside, is_draft};
 use crate::error::{Error, Sort};
@@ -77,7 +78,11 @@ impl Cleaning {
         let mut fate = self.fate(names);
         for (key, meta) in names {
             if fate == Fate::Removed {
-                match store.discard(key, self.before).await {
+                let removed = match meta.kind {
+                    Kind::Dir => remove_trial(store, key).await,
+                    _ => store.discard(key, self.before).await,
+                };
+                match removed {
                     Ok(()) => {}
                     // Its transfer has just ended.
                     Err(error) if error.sort() == Sort::NotFound => continue,
@@ -107,6 +112,28 @@ impl Cleaning {
     }
 }
 
+/// Whether a directory of this name is one in which names were tried.
+fn is_trial(name: &[u8]) -> bool {
+    name.starts_with(b".names.") && is_draft(name)
+}
+
+/// Removes such a directory, if nothing is in it but empty ones.
+async fn remove_trial(store: &dyn Store, dir: &Key) -> Result<(), Error> {
+    let (mut listing, mut tried) = (store.list_all(dir).await?, Vec::new());
+    loop {
+        let page = listing.more().await?;
+        if page.is_empty() {
+            break;
+        }
+        let dirs = page.iter().filter(|entry| entry.meta.kind == Kind::Dir);
+        tried.extend(dirs.filter_map(|entry| dir.join(&entry.name).ok()));
+    }
+    for name in &tried {
+        store.remove_dir(name).await?;
+    }
+    store.remove_dir(dir).await
+}
+
 /// The drafts in `dir` with their journals, each by its own name, into `drafts`; and the directories in it.
 async fn drafts_in(
     store: &dyn Store,
@@ -123,6 +150,7 @@ async fn drafts_in(
             // What cannot be a name is no draft's, and leads nowhere.
             let Ok(key) = dir.join(&entry.name) else { continue };
             match entry.meta.kind {
+                Kind::Dir if is_trial(&entry.name) => drafts.entry(key.clone()).or_default().push((key, entry.meta)),
                 Kind::Dir => below.push(key),
                 Kind::File | Kind::Link if is_draft(&entry.name) => {
                     let draft = draft_beside(&key).unwrap_or_else(|| key.clone());
@@ -135,4 +163,46 @@ async fn drafts_in(
     // The draft itself comes first, so that its lock is asked for before anything goes.
     drafts.values_mut().for_each(|names| names.sort_by(|(a, _), (b, _)| a.cmp(b)));
     Ok(below)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Links;
+    use crate::local::Local;
+    use std::fs;
+
+    #[tokio::test]
+    async fn directories_in_which_names_were_tried_go_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let trial = ".names.0123456789abcdef.phoebus-part";
+        let make = |path: String| fs::create_dir_all(dir.path().join(path)).unwrap();
+        make(format!("a/{trial}/caf\u{e9}"));
+        make(format!("b/{trial}"));
+        make(format!("full/{trial}/x"));
+        fs::write(dir.path().join(format!("full/{trial}/x/kept")), "").unwrap();
+        for other in [".names.phoebus-part", ".other.0123456789abcdef.phoebus-part", "names"] {
+            make(format!("c/{other}"));
+        }
+        let store = Local::new(dir.path(), Links::Beneath).unwrap();
+        let clean = async |before, remove| {
+            let (mut fates, mut failed) = (Vec::new(), 0);
+            let mut told = |found: Result<Found<'_>, Error>| match found {
+                Ok(found) => fates.push((found.key.to_string(), found.fate)),
+                Err(_) => failed += 1,
+            };
+            Cleaning { before, remove }.run(&store, &Key::ROOT, &mut told).await;
+            fates.sort_by(|(a, _), (b, _)| a.cmp(b));
+            (fates, failed)
+        };
+        let all = |fate| ["a", "b", "full"].map(|dir| (format!("{dir}/{trial}"), fate));
+        let before = Some(Time { seconds: 0, nanos: 0 });
+        assert_eq!(clean(before, true).await, (all(Fate::Young).into(), 0));
+        assert_eq!(clean(None, false).await, (all(Fate::Found).into(), 0));
+        // What somebody else has put there stays, and is told of.
+        assert_eq!(clean(None, true).await, (all(Fate::Removed)[..2].to_vec(), 1));
+        let left = |path: &str| fs::read_dir(dir.path().join(path)).unwrap().count();
+        assert_eq!((left("a"), left("b"), left("c")), (0, 0, 3));
+        assert!(dir.path().join(format!("full/{trial}/x/kept")).exists());
+    }
 }

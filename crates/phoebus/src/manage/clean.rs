@@ -15,7 +15,8 @@ use std::time::SystemTime;
 
 /// Remove what transfers that were cut have left behind
 ///
-/// Drafts and their journals below the directories PLACE are removed and named, and nothing else is. One that a transfer is writing stays:
+/// Drafts and their journals below the directories PLACE are removed and named, as are hidden directories in which cp tried names, and
+/// nothing else is. One that a transfer is writing stays:
 /// on this machine, and on servers that are Phoebus's own, that is known by its lock, and elsewhere only by its age.
 #[derive(clap::Args)]
 #[command(after_help = CODES)]
