@@ -166,7 +166,8 @@ fn goes_on(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&str]
     assert_eq!(said.contains("by an earlier run"), puts, "{said}");
     assert!(fs::read(root.join("long")).unwrap() == content);
     fs::remove_file(here.path("long")).unwrap();
-    slow(&[&url("long"), "long"]).cut_when_noted(here.0.path(), "long");
+    let drafts = with.iter().position(|one| *one == "--partial-dir").map_or("", |at| with[at + 1]);
+    slow(&[&url("long"), "long"]).cut_when_noted(&here.path(drafts), "long");
     let (_, said) = here.does(&[&["cp"], with, &[&url("long"), "long"]].concat());
     assert!(said.contains("by an earlier run"), "{said}");
     assert!(fs::read(here.path("long")).unwrap() == content);
@@ -174,14 +175,16 @@ fn goes_on(here: &Here, url: impl Fn(&str) -> String, root: &Path, with: &[&str]
 }
 
 /// The same with our own server, which shows nothing of what it has of a file, and says what is safe.
-fn goes_on_by_marks(here: &Here, serve: &Serve) {
+fn goes_on_by_marks(here: &Here, serve: &Serve, with: &[&str]) {
     let content = bytes(40 << 20);
     fs::write(here.path("long"), &content).unwrap();
-    let mut copy = Copy::start(here.command(&["cp", "-q", "--limit-rate", "20mbit", "long", &serve.url("long")]));
+    let mut copy = Copy::start(
+        here.command(&[&["cp", "-q", "--limit-rate", "20mbit"], with, &["long", &serve.url("long")]].concat()),
+    );
     copy.until_marked(here.0.path());
     copy.cut();
     assert!(!serve.path("long").exists());
-    let (_, said) = here.does(&["cp", "long", &serve.url("long")]);
+    let (_, said) = here.does(&[&["cp"], with, &["long", &serve.url("long")]].concat());
     assert!(said.contains("by an earlier run"), "{said}");
     assert!(fs::read(serve.path("long")).unwrap() == content);
     assert_eq!(hidden(&serve.path("")), Vec::<String>::new());
@@ -329,6 +332,8 @@ fn vsftpd() {
     let (here, ftp) = (Here::new(), Ftp::vsftpd(Tls::None));
     everything(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], false);
     goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &[], true);
+    fs::remove_file(ftp.path("long")).unwrap();
+    goes_on(&here, |path| ftp.url("ftp", path), &ftp.path(""), &["--partial-dir", ".partial"], true);
     works("phoebus cp", "vsftpd", "password", &format!("{EVERYTHING} resume"));
 }
 
@@ -349,7 +354,9 @@ fn proftpd() {
 fn our_own() {
     let (here, serve) = (Here::new(), Serve::writable());
     everything(&here, |path| serve.url(path), &serve.path(""), &[], true);
-    goes_on_by_marks(&here, &serve);
+    goes_on_by_marks(&here, &serve, &[]);
+    fs::remove_file(serve.path("long")).unwrap();
+    goes_on_by_marks(&here, &serve, &["--partial-dir", ".partial"]);
     drafts(&here, |path| serve.url(path), &serve.path(""), true);
     fs::remove_file(serve.path("long")).unwrap();
     // What is verified is said, and what is not.

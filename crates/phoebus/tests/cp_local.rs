@@ -428,6 +428,41 @@ fn what_was_killed_goes_on_where_it_was() {
 }
 
 #[test]
+fn what_is_cut_is_kept_in_the_directory_that_is_named_for_it() {
+    let dir = tempdir().unwrap();
+    let dir = dir.path();
+    let content: Vec<u8> = (0..24 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::create_dir_all(dir.join("from/.parts*")).unwrap();
+    fs::write(dir.join("from/long"), &content).unwrap();
+    fs::write(dir.join("from/.parts*/other"), "not copied").unwrap();
+    let arguments = ["-r", "--delete", "--partial-dir", ".parts*/", "from/", "to"];
+    let mut slow = phoebus(dir, &[&["cp", "--limit-rate", "8mbit"], &arguments[..]].concat());
+    let mut child = slow.stderr(Stdio::piped()).spawn().unwrap();
+    until_it_grows(&mut child, &dir.join("to/.parts*/.long.phoebus-journal"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let names = || fs::read_dir(dir.join("to")).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    assert_eq!(names(), [".parts*"]);
+    assert_eq!(fs::metadata(dir.join("to/.parts*")).unwrap().mode() & 0o777, 0o700);
+    let said = copies(dir, &arguments);
+    assert!(said.contains("by an earlier run"), "{said}");
+    assert!(fs::read(dir.join("to/long")).unwrap() == content, "the copy differs");
+    assert_eq!(names(), ["long"]);
+    // What somebody else has in a directory of that name stays.
+    fs::create_dir(dir.join("to/.parts*")).unwrap();
+    fs::write(dir.join("to/.parts*/own"), "").unwrap();
+    fs::write(dir.join("to/.partsx"), "").unwrap();
+    fs::remove_file(dir.join("to/long")).unwrap();
+    copies(dir, &arguments);
+    assert_eq!(seen(&dir.join("to/.parts*")), ["own="]);
+    assert!(!dir.join("to/.partsx").exists());
+    for (wrong, why) in [("a/b", "expected one without \"/\""), ("..", "is not a name"), ("", "is not a name")] {
+        let (code, _, said) = cp(dir, &["--partial-dir", wrong, "from/long", "x"]);
+        assert!(code == 2 && said.contains(why), "{code} {said}");
+    }
+}
+
+#[test]
 fn the_small_commands_do_what_they_are_called() {
     let dir = place();
     let dir = dir.path();

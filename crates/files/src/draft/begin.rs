@@ -39,10 +39,11 @@ pub(crate) enum Start<D: Disk> {
 impl<D: Disk> Work<D> {
     /// Begins the draft of `key`, or goes on with an earlier one of the same `spec`. `label` is what errors call the
     /// destination; objects of fewer bytes than `journal_from`, or of unknown size, are not continued later. A file that takes nobody's
-    /// place, and whose permissions `spec` does not say, gets those of `mode`.
+    /// place, and whose permissions `spec` does not say, gets those of `mode`. The draft has the names of drafts of `home`, which is on the
+    /// same file system.
     pub(crate) fn begin(
         disk: &Arc<D>,
-        key: &Key,
+        (key, home): (&Key, &Key),
         (label, mode): (String, u32),
         spec: Spec,
         journal_from: u64,
@@ -52,7 +53,7 @@ impl<D: Disk> Work<D> {
         let place = absent_ok(disk.stat(key, false)).map_err(failed("look at"))?;
         check_place(place, &label, spec.replace)?;
         let journalled = spec.source.is_some() && spec.size.is_some_and(|size| size >= journal_from);
-        let wanted = Wanted { key, place, label: &label, spec: &spec };
+        let wanted = Wanted { key, home, place, label: &label, spec: &spec };
         let Some(owned) = own(&**disk, &wanted, journalled)? else { return Ok(Start::Done) };
         let Owned { names, file, mut left } = owned;
         let old = place.filter(|old| old.kind == Kind::File);
@@ -68,7 +69,7 @@ impl<D: Disk> Work<D> {
         if left.is_some() {
             // It speaks of other bytes than those that will be written from here on.
             disk.unlink(&names.journal).map_err(failed("remove the old journal of"))?;
-            disk.sync_dir(&key.parent()).map_err(failed("sync the directory of"))?;
+            disk.sync_dir(&home.parent()).map_err(failed("sync the directory of"))?;
         }
         let afresh = kept.ranges.is_empty();
         if let Err(error) = make_room(&file, afresh && stat.size > 0, &spec) {
@@ -139,14 +140,14 @@ struct Owned<F> {
 /// Where only this user makes names, the draft's name is always the same, and who has it locked writes the same file. Where others do,
 /// they could make that name first, so that it is one that nobody can know; what an earlier attempt left is looked for if it is worth it.
 fn own<D: Disk>(disk: &D, wanted: &Wanted<'_>, journalled: bool) -> Result<Option<Owned<D::File>>, Error> {
-    let (key, label) = (wanted.key, wanted.label);
+    let (home, label) = (wanted.home, wanted.label);
     let failed = |act| move |error| Error::io(label, act, error);
-    let shared = disk.is_shared(&key.parent()).map_err(failed("look at the directory of"))?;
-    let usual = Names::of(key).map_err(|error| Error::io(label, "name", io::Error::other(error)))?;
+    let shared = disk.is_shared(&home.parent()).map_err(failed("look at the directory of"))?;
+    let usual = Names::of(home).map_err(|error| Error::io(label, "name", io::Error::other(error)))?;
     let candidates = match (shared, journalled) {
         (false, _) => vec![usual],
         (true, false) => Vec::new(),
-        (true, true) => Names::found(key, &disk.names_in(&key.parent()).map_err(failed("list the directory of"))?),
+        (true, true) => Names::found(home, &disk.names_in(&home.parent()).map_err(failed("list the directory of"))?),
     };
     let (mut mine, mut swept) = (None, false);
     for names in candidates {
@@ -166,13 +167,13 @@ fn own<D: Disk>(disk: &D, wanted: &Wanted<'_>, journalled: bool) -> Result<Optio
     }
     if swept {
         // An old journal that came back after a loss of power would speak of a file that is another one by then.
-        disk.sync_dir(&key.parent()).map_err(failed("sync the directory of"))?;
+        disk.sync_dir(&home.parent()).map_err(failed("sync the directory of"))?;
     }
     if mine.is_some() {
         return Ok(mine);
     }
     for _ in 0..NAMES {
-        let names = Names::random(key).map_err(failed("name the draft of"))?;
+        let names = Names::random(home).map_err(failed("name the draft of"))?;
         match disk.create(&names.part, 0o600) {
             Ok(file) if file.lock().map_err(failed("lock the draft of"))? => {
                 return Ok(Some(Owned { names, file, left: None }));
@@ -188,6 +189,8 @@ fn own<D: Disk>(disk: &D, wanted: &Wanted<'_>, journalled: bool) -> Result<Optio
 /// What a draft is to be of.
 struct Wanted<'a> {
     key: &'a Key,
+    /// Beside what the draft is: the same, unless drafts have a directory of their own.
+    home: &'a Key,
     /// What has the destination's name.
     place: Option<Stat>,
     label: &'a str,
@@ -326,7 +329,7 @@ mod tests {
         let key = Key::parse("f").unwrap();
         let names = Names::random(&key).unwrap();
         drop(disk.create(&names.part, 0o600).unwrap());
-        let wanted = Wanted { key: &key, place: None, label: "f", spec: &Spec::default() };
+        let wanted = Wanted { key: &key, home: &key, place: None, label: "f", spec: &Spec::default() };
         let old = take(&disk, &wanted, names.clone(), true).unwrap();
         assert!(matches!(old, Taken::Old(..)));
         assert!(matches!(open_locked(&disk, &names.part, true).unwrap(), Part::Theirs));

@@ -48,7 +48,8 @@ fn attempt(disk: &Sim, spec: &Spec, bytes: &[u8], journal_from: u64, dice: &mut 
     let mut seen = Seen::default();
     let result = (|| {
         let disk = Arc::new(disk.clone());
-        let start = Work::begin(&disk, &key("d/out"), ("out".into(), 0o644), spec.clone(), journal_from)?;
+        let start =
+            Work::begin(&disk, (&key("d/out"), &key("d/out")), ("out".into(), 0o644), spec.clone(), journal_from)?;
         if let Start::Work(work) = start {
             let mut blocks: Vec<_> = Extent::first(SIZE).blocks(BLOCK).filter(|b| !work.safe().covers(*b)).collect();
             for i in (1..blocks.len()).rev() {
@@ -177,7 +178,7 @@ fn a_source_that_changed_meanwhile_is_never_mixed_with_what_it_was() {
 fn one_writes_at_a_time_and_blocks_that_come_twice_are_written_once() {
     let disk = Arc::new(Sim::new(1));
     let bytes = content(1);
-    let begin = || Work::begin(&disk, &key("out"), ("out".into(), 0o644), spec(0), 0);
+    let begin = || Work::begin(&disk, (&key("out"), &key("out")), ("out".into(), 0o644), spec(0), 0);
     let Start::Work(work) = begin().unwrap() else { panic!("nothing was published") };
     assert!(matches!(begin(), Err(Error::Busy { .. })));
     work.write(&Block::new(100, bytes[100..2000].to_vec())).unwrap();
@@ -200,7 +201,7 @@ fn one_writes_at_a_time_and_blocks_that_come_twice_are_written_once() {
 fn what_is_given_up_is_kept_or_gone() {
     for keep in [true, false] {
         let disk = Arc::new(Sim::new(1));
-        let begin = || Work::begin(&disk, &key("out"), ("out".into(), 0o644), spec(0), 0);
+        let begin = || Work::begin(&disk, (&key("out"), &key("out")), ("out".into(), 0o644), spec(0), 0);
         let Start::Work(work) = begin().unwrap() else { panic!("nothing was published") };
         work.write(&Block::new(0, content(1)[..3000].to_vec())).unwrap();
         work.abandon(keep).unwrap();

@@ -21,7 +21,7 @@ mod names;
 
 pub(crate) use begin::{JOURNAL_FROM, Start};
 pub(crate) use names::{draft_beside, link_part};
-pub use names::{draft_of, is_draft, is_engines, is_ours, part_of};
+pub use names::{draft_home, draft_of, is_draft, is_engines, is_ours, part_of};
 
 use crate::block::Block;
 use crate::disk::{Disk, DiskFile, Stat, is_trusted};
@@ -223,7 +223,7 @@ impl<D: Disk> Work<D> {
         if journal.take().is_some() {
             absent_ok(self.disk.unlink(&self.names.journal))
                 .map_err(|e| Error::io(&self.label, "remove the journal of", e))?;
-            let synced = self.disk.sync_dir(&self.key.parent());
+            let synced = self.disk.sync_dir(&self.names.part.parent());
             synced.map_err(|e| Error::io(&self.label, "sync the directory of", e))?;
         }
         absent_ok(self.disk.unlink(&self.names.part)).map_err(|e| Error::io(&self.label, "remove the draft of", e))?;
@@ -336,7 +336,7 @@ impl<D: Disk> Work<D> {
             file.write_at(&bytes, 0)?;
             file.sync()?;
             self.disk.rename(&self.names.next, &self.names.journal, true)?;
-            self.disk.sync_dir(&self.key.parent())?;
+            self.disk.sync_dir(&self.names.part.parent())?;
             Ok(Writer { file, at: bytes.len() as u64, check })
         })();
         started.map_err(|e| self.fail("write the journal of", e))

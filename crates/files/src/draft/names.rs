@@ -20,6 +20,18 @@ const LINK: &str = "link";
 /// How many hexadecimal digits make a name that nobody can know beforehand.
 const TAG: usize = 16;
 
+/// The name whose drafts are those of `key`, where drafts are kept in the directory `partial_dir`, one name, beside it: the same in that
+/// directory. `key` itself where they are beside it.
+///
+/// # Errors
+/// The path would be too long.
+pub fn draft_home(key: &Key, partial_dir: Option<&Key>) -> Result<Key, KeyError> {
+    match (partial_dir, key.split()) {
+        (Some(inside), Some((dir, name))) => dir.beneath(inside)?.join(name),
+        _ => Ok(key.clone()),
+    }
+}
+
 /// Where the draft of `key` is in a store that has nothing but names to know it again by: beside it, hidden, with a `tag` that
 /// tells it from drafts of other sources.
 ///

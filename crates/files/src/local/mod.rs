@@ -12,7 +12,7 @@ mod turns;
 mod user_file;
 
 use crate::disk::{Disk, DiskFile, Entries, Links, Linux, LinuxFile, Stat};
-use crate::draft::{JOURNAL_FROM, Start, Work, draft_beside, hash, is_ours, link_part};
+use crate::draft::{JOURNAL_FROM, Start, Work, draft_beside, draft_home, hash, is_ours, link_part};
 use crate::error::Error;
 use crate::key::Key;
 use crate::range::Extent;
@@ -46,6 +46,8 @@ struct Inner {
     /// What new files and directories are not allowed: the process's umask.
     mask: u32,
     journal_from: u64,
+    /// The name of the directory that drafts have beside each destination, if they have one.
+    partial_dir: Option<Key>,
     calls: Arc<Semaphore>,
     /// When one of them may compute a step of a checksum of a whole file.
     checksums: Share,
@@ -53,6 +55,8 @@ struct Inner {
     identity: Option<Arc<Identity>>,
     /// Directories whose names changed and were not synced.
     unsynced: Mutex<BTreeSet<Key>>,
+    /// Directories in which drafts are.
+    partial_dirs: Mutex<BTreeSet<Key>>,
 }
 
 impl Local {
@@ -69,10 +73,12 @@ impl Local {
             root,
             mask: umask(),
             journal_from: JOURNAL_FROM,
+            partial_dir: None,
             calls: Arc::new(Semaphore::new(DISK_CALLS)),
             checksums: Share::default(),
             identity: None,
             unsynced: Mutex::default(),
+            partial_dirs: Mutex::default(),
         })))
     }
 
@@ -86,6 +92,12 @@ impl Local {
         self.with(|inner| inner.journal_from = bytes)
     }
 
+    /// The same, where drafts are in a directory of this name beside each destination, which is made when it is needed and removed when
+    /// the store is [settled](Store::settle) and nothing is in it. It has one component.
+    pub fn with_partial_dir(self, name: Key) -> Self {
+        self.with(|inner| inner.partial_dir = Some(name))
+    }
+
     fn with(self, change: impl FnOnce(&mut Inner)) -> Self {
         let old = &*self.0;
         let mut inner = Inner {
@@ -93,10 +105,12 @@ impl Local {
             root: old.root.clone(),
             mask: old.mask,
             journal_from: old.journal_from,
+            partial_dir: old.partial_dir.clone(),
             calls: old.calls.clone(),
             checksums: old.checksums.clone(),
             identity: old.identity.clone(),
             unsynced: Mutex::default(),
+            partial_dirs: Mutex::default(),
         };
         change(&mut inner);
         Self(Arc::new(inner))
@@ -162,6 +176,22 @@ impl Local {
         let disk = self.call(dir, "open", Linux::confined).await?;
         let root = PathBuf::from(self.label(dir));
         Ok(self.clone().with(|inner| (inner.disk, inner.root) = (Arc::new(disk), root)))
+    }
+
+    /// What drafts of `key` are beside of, in a directory that is there.
+    fn draft_home(&self, key: &Key) -> Result<Key, Error> {
+        let home = draft_home(key, self.0.partial_dir.as_ref())
+            .map_err(|error| Error::io(self.label(key), "name the draft of", std::io::Error::other(error)))?;
+        let dir = home.parent();
+        if home != *key {
+            match self.0.disk.make_dir(&dir, 0o700) {
+                Ok(()) => self.changed(key.parent()),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(self.error(&dir, "make the directory for drafts", error)),
+            }
+            self.0.partial_dirs.lock().unwrap_or_else(PoisonError::into_inner).insert(dir);
+        }
+        Ok(home)
     }
 
     /// As errors call `key`: its path.
@@ -350,7 +380,9 @@ impl Store for Local {
             let mode = 0o666 & !self.0.mask;
             let start = self.run(move |store| {
                 let named = (store.label(&key), mode);
-                Work::begin(&store.0.disk, &key, named, spec, store.0.journal_from).map(|start| (key, start))
+                let home = store.draft_home(&key)?;
+                let start = Work::begin(&store.0.disk, (&key, &home), named, spec, store.0.journal_from)?;
+                Ok((key, start))
             });
             Ok(match start.await? {
                 (key, Start::Work(work)) => {
@@ -453,6 +485,13 @@ impl Store for Local {
 
     fn settle(&self) -> Fallible<'_, ()> {
         Box::pin(async move {
+            let made = std::mem::take(&mut *self.0.partial_dirs.lock().unwrap_or_else(PoisonError::into_inner));
+            for dir in made {
+                // With a draft in it, it stays, and so it does where somebody uses it.
+                if self.call(&dir, "remove the directory", Linux::remove_dir).await.is_ok() {
+                    self.changed(dir.parent());
+                }
+            }
             let dirs = std::mem::take(&mut *self.0.unsynced.lock().unwrap_or_else(PoisonError::into_inner));
             let mut dirs = dirs.into_iter();
             while let Some(dir) = dirs.next() {

@@ -106,7 +106,13 @@ impl RemoteDraft {
                 let streams = remote.streams_to_write(spec.size);
                 (streams, key.clone(), streams.and_then(|_| marks_of(&remote, &key, &spec)))
             }
-            false => way(&remote, &key, &spec).await?,
+            false => {
+                let way = way(&remote, &key, &spec).await?;
+                if remote.options().partial_dir.is_some() {
+                    remote.make_partial_dir(&way.1.parent()).await?;
+                }
+                way
+            }
         };
         let kept = kept(&remote, &part, &spec, streams, marks.as_ref()).await?;
         let begun = Begun::of_draft(&remote, &key, &spec).filter(|_| part != key && is_long(&spec));

@@ -4,6 +4,7 @@ use super::inside::Inside;
 use super::stack::NetStack;
 use super::way::Way;
 use crate::data::Protection;
+use phoebus_files::key::Key;
 use phoebus_gsi::context::Endpoint as Identity;
 use phoebus_proto::endpoint::Endpoint;
 use rustls::ClientConfig;
@@ -47,6 +48,9 @@ pub struct Options {
     /// Whether files are written under their own names, for servers that let nobody rename: a file that is cut is then there
     /// in part.
     pub in_place: bool,
+    /// In a directory of which name beside each file its draft is until it is complete, made where there is none; beside the file itself
+    /// if there is none. It has one component.
+    pub partial_dir: Option<Key>,
     /// Where is noted what servers say is safe of files that go to them as extended blocks, if such are to be gone on with.
     pub state: Option<PathBuf>,
     /// On which ports this end listens for data (extended blocks that are got); any that is free, if none are given.
@@ -80,6 +84,7 @@ impl Options {
             striped: false,
             data_elsewhere: false,
             in_place: false,
+            partial_dir: None,
             state: None,
             ports: None,
             patience: Duration::from_secs(60),

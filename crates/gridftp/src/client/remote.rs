@@ -24,7 +24,7 @@ use phoebus_files::{Error, Sort, is_engines};
 use phoebus_net::host::Host;
 use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::line::is_line;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,6 +75,8 @@ pub(super) struct Inner {
     pub(super) sizes_dirs: OnceCell<bool>,
     /// How it lists without MLSD, as far as is known.
     pub(super) lists: Mutex<Option<Lists>>,
+    /// Directories in which drafts are.
+    pub(super) partial_dirs: tokio::sync::Mutex<BTreeSet<Key>>,
     /// Files of which is not known whether it gave them their names.
     pub(super) unsure: Mutex<Vec<Unsure>>,
     /// Whether it refuses to go on with what it has of a file.
@@ -141,6 +143,7 @@ impl Remote {
             names: Names::default(),
             sizes_dirs: OnceCell::new(),
             lists: Mutex::default(),
+            partial_dirs: tokio::sync::Mutex::default(),
             unsure: Mutex::default(),
             restartless,
             whole_alone,
@@ -438,6 +441,9 @@ impl Store for Remote {
 
     /// What a server has said to be done is done: there is nothing to ask it for.
     fn settle(&self) -> Fallible<'_, ()> {
-        Box::pin(async { Ok(()) })
+        Box::pin(async {
+            self.remove_partial_dirs().await;
+            Ok(())
+        })
     }
 }

@@ -7,7 +7,7 @@ use super::remote::Remote;
 use phoebus_files::key::{Key, KeyError};
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::Spec;
-use phoebus_files::{Error, part_of};
+use phoebus_files::{Error, draft_home, part_of};
 use std::sync::atomic::Ordering;
 
 /// Files of at least this many bytes are gone on with.
@@ -57,7 +57,8 @@ pub(super) fn is_long(spec: &Spec) -> bool {
 pub(super) async fn way(remote: &Remote, key: &Key, spec: &Spec) -> Result<(Option<u32>, Key, Option<Marks>), Error> {
     let named = |in_blocks| {
         let failed = |error: KeyError| senseless(&remote.label(key), error.to_string());
-        part_of(key, &tag(spec, in_blocks)).map_err(failed)
+        let home = draft_home(key, remote.options().partial_dir.as_ref());
+        home.and_then(|home| part_of(&home, &tag(spec, in_blocks))).map_err(failed)
     };
     let (stream, blocks) = (named(false)?, named(true)?);
     let marks = marks_of(remote, &blocks, spec);

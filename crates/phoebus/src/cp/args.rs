@@ -11,6 +11,7 @@ use crate::place::{FarArgs, Stores};
 use anyhow::Result;
 use clap::ValueEnum;
 use phoebus_files::job::{Job, Retry};
+use phoebus_files::key::Key;
 use phoebus_files::plan::{By, Existing, Filter};
 use phoebus_files::sum::Algorithm;
 use phoebus_files::{How, Stop, Throttle, Verify};
@@ -116,6 +117,10 @@ pub(crate) struct Args {
     /// rename
     #[arg(long)]
     pub(super) in_place: bool,
+    /// Keep files that are not complete in a directory of this name beside where they go, and not under hidden names there. It is made
+    /// where it is missing, removed when nothing is in it, and neither copied nor deleted
+    #[arg(long, value_name = "NAME", value_parser = partial_dir, conflicts_with = "in_place")]
+    pub(super) partial_dir: Option<Key>,
     #[command(flatten)]
     pub(super) far: FarArgs,
     /// How many files are copied at a time: a number, or "auto": 4 long ones, and more short ones where servers are far
@@ -178,6 +183,15 @@ pub(crate) fn joined(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsStr
         }
     }
     joined
+}
+
+/// The name of a directory for drafts.
+fn partial_dir(text: &str) -> Result<Key, String> {
+    let name = text.trim_end_matches('/');
+    let wrong = || {
+        format!("\"{text}\" is not a name; expected one without \"/\", such as .partial: each directory has its own")
+    };
+    Key::parse(name).ok().filter(|key| !key.is_root() && !name.contains('/')).ok_or_else(wrong)
 }
 
 impl Args {

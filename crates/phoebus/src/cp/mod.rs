@@ -53,6 +53,10 @@ const MAX_LIST: u64 = 1 << 30;
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     args.check()?;
     let mut filter = args.rules.filter()?;
+    if let Some(dir) = &args.partial_dir {
+        // The last rule, so that whoever means such a directory can include it.
+        filter.exclude(&format!("{}/", place::escaped(&dir.to_string()))).map_err(Exit::usage)?;
+    }
     filter.bounds = args.choice.bounds(SystemTime::now());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let (result, patience) = runtime.block_on(async {
@@ -132,7 +136,8 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
     let sessions = args.transfers.0.map_or(auto::SESSIONS, |n| n as usize);
     let (in_place, stall) = (args.in_place, Some(args.timeout.0));
     let (streams, choose) = (args.streams.0, Some(auto::streams as fn(&_) -> u32));
-    let carried = Carried { streams, choose, in_place, stall, sessions: Some(sessions), striped: args.stripe };
+    let (sessions, partial_dir) = (Some(sessions), args.partial_dir.clone());
+    let carried = Carried { streams, choose, in_place, partial_dir, stall, sessions, striped: args.stripe };
     let stores = Stores::new(&args.far, carried);
     let (how, paths) = (args.how(stop), stores.paths());
     let watch = Watch::new(args.style(), args.verbose, args.dry_run, how.progress.clone(), paths.clone());

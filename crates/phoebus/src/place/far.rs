@@ -11,6 +11,7 @@ use super::{Again, Far};
 use crate::exit::{self, Exit};
 use anyhow::Result;
 use clap::ValueEnum;
+use phoebus_files::key::Key;
 use phoebus_gridftp::client::{Grid, Inside, Login, NetStack, Options, Password, Remote, Security, Segment, trusting};
 use phoebus_gridftp::data::Protection;
 use phoebus_gsi::context::Endpoint as Identity;
@@ -79,7 +80,7 @@ enum DataProtection {
 }
 
 /// How files are carried from and to servers.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Carried {
     /// Over how many connections, if extended blocks are to be used.
     pub(crate) streams: Option<u32>,
@@ -89,6 +90,8 @@ pub(crate) struct Carried {
     pub(crate) striped: bool,
     /// Whether files are written under their own names.
     pub(crate) in_place: bool,
+    /// The name of the directory beside each file in which its draft is, if it is in one.
+    pub(crate) partial_dir: Option<Key>,
     /// How many control connections are used at a time for reading, and for writing.
     pub(crate) sessions: Option<usize>,
     /// How long nothing may move.
@@ -102,7 +105,7 @@ pub(crate) struct Carried {
 pub(super) async fn connect(
     far: &Far,
     args: &FarArgs,
-    carried: Carried,
+    carried: &Carried,
     ways: &mut Ways,
     again: &Again,
 ) -> Result<Remote> {
@@ -137,6 +140,7 @@ pub(super) async fn connect(
     options.data_elsewhere = matches!(&options.security, Security::Grid(Grid { data_auth: true, .. }));
     (options.streams, options.choose, options.in_place) = (carried.streams, carried.choose, carried.in_place);
     let most = if by_ssh { SSH_SESSIONS } else { usize::MAX };
+    options.partial_dir = carried.partial_dir.clone();
     options.striped = carried.striped;
     options.sessions = carried.sessions.unwrap_or(options.sessions).min(most);
     let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);

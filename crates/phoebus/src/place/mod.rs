@@ -166,7 +166,7 @@ impl Stores {
                         self.ways.insert(ways)
                     }
                 };
-                let remote = far::connect(far, &self.args, self.carried, ways, &self.again).await?;
+                let remote = far::connect(far, &self.args, &self.carried, ways, &self.again).await?;
                 let store: Arc<dyn Store> = Arc::new(remote.clone());
                 self.far.push((server, remote.clone(), store.clone()));
                 (remote, store)
@@ -201,7 +201,11 @@ impl Stores {
         let store = match &self.local {
             Some(store) => store.clone(),
             None => {
-                let store: Arc<dyn Store> = Arc::new(Local::new("/", Links::Anywhere).map_err(exit::of_files)?);
+                let store = Local::new("/", Links::Anywhere).map_err(exit::of_files)?;
+                let store: Arc<dyn Store> = Arc::new(match &self.carried.partial_dir {
+                    Some(name) => store.with_partial_dir(name.clone()),
+                    None => store,
+                });
                 self.local.insert(store).clone()
             }
         };
@@ -290,7 +294,7 @@ fn pattern_of(text: &str, path: &Path) -> Option<String> {
 }
 
 /// `text` as a pattern that matches nothing else.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.chars().flat_map(|c| "*?[]{}\\".contains(c).then_some('\\').into_iter().chain(Some(c))).collect()
 }
 

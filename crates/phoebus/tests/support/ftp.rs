@@ -252,13 +252,16 @@ impl Copy {
     }
 }
 
-/// Whether a draft below `dir` has so many bytes.
+/// Whether a draft in `dir`, or in a directory there, has so many bytes.
 fn drafted(dir: &Path, bytes: u64) -> bool {
-    let names = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    // It may be gone by now.
+    let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+    let within = entries(dir).flat_map(|entry| entries(&entry.path()).collect::<Vec<_>>());
     // The client's, or that of a server of ours.
     let ends = [".phoebus-part", ".phoebus-draft"];
-    let mut drafts = names.filter(|entry| ends.iter().any(|end| entry.file_name().to_string_lossy().ends_with(end)));
-    // It may be gone by now.
+    let mut drafts = entries(dir)
+        .chain(within)
+        .filter(|entry| ends.iter().any(|end| entry.file_name().to_string_lossy().ends_with(end)));
     drafts.any(|entry| entry.metadata().is_ok_and(|meta| meta.blocks() * 512 >= bytes))
 }
 
