@@ -8,10 +8,7 @@ const OPTIONS: [(&[&str], &str); 9] = [
         &["-P"],
         "-P is the port of SSH, as in scp; rsync's -P needs no option: what was cut goes on, and a terminal shows how far it is",
     ),
-    (
-        &["--partial", "--partial-dir", "--append"],
-        "what was cut goes on when the same command is run again, without an option",
-    ),
+    (&["--partial", "--append"], "what was cut goes on when the same command is run again, without an option"),
     (&["--inplace"], "a similar argument exists: '--in-place'"),
     (&["--progress", "--info"], "a terminal shows how far it is without an option; --json tells it to programs"),
     (

@@ -319,7 +319,7 @@ fn options_of_other_programs_are_taken_or_explained() {
         (&["cp", "-ru", "src/", "new"], "'--sync=time'"),
         (&["cp", "-rc", "src/", "new"], "'--sync=checksum'"),
         (&["cp", "--partial", "-r", "src/", "new"], "what was cut goes on"),
-        (&["cp", "--partial-dir=x", "-r", "src/", "new"], "what was cut goes on"),
+        (&["cp", "--partial", "-r", "src/", "new"], "what was cut goes on"),
         (&["cp", "--progress", "-r", "src/", "new"], "--json"),
         (&["cp", "-k", "src/a.h5", "new"], "--ca FILE"),
         (&["cp", "--insecure", "src/a.h5", "new"], "--ca FILE"),
