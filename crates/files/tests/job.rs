@@ -487,3 +487,16 @@ async fn a_dry_run_refuses_what_the_run_refuses() {
         let _ = fs::remove_file(to.path().join("fine"));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_a_name_of_another_case_at_the_destination_is_not_deleted() {
+    let (from, to) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::write(from.path().join("README"), "new").unwrap();
+    fs::write(to.path().join("other"), "old").unwrap();
+    let far = Far::new(to.path());
+    far.faults.folds.store(1, Ordering::Relaxed);
+    let job = Job { delete: Some(10), ..Job::new(Arc::new(local(from.path())), Arc::new(far)) };
+    let report = job.run(ALL).await;
+    assert!(report.is_complete() && report.deleted == 1, "{report:?}");
+    assert_eq!(names(to.path()), ["readme"]);
+}

@@ -181,12 +181,14 @@ fn archives_mirrors_and_choices_are_as_users_of_rsync_and_rclone_know_them() {
         ("copied with -r", &["--delete", "src", "to"][..]),
         ("several sources", &["-r", "--delete", "src/", "x/", "to"]),
         ("several sources", &["-r", "--delete", "src/", "x/y", "to"]),
+        ("several sources", &["-r", "--delete", "src/", "x/", "fresh"]),
         ("lie in one another", &["-r", "--delete", "src/", "."]),
         ("lie in one another", &["-r", "--delete", "src/", "here"]),
     ] {
         let (code, _, said) = cp(dir, arguments);
         assert!(code == 2 && said.contains(words), "{arguments:?}: {code}: {said}");
         assert!(dir.join("src/a.h5").exists() && dir.join("to/a.h5").exists() && dir.join("x/y").exists());
+        assert!(!dir.join("fresh").exists(), "what was refused has made a directory");
     }
     // A mode alone that changed.
     fs::set_permissions(dir.join("src/a.h5"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -286,6 +288,7 @@ fn failures_are_named_and_codes_tell_them_apart() {
         (&["src/a.h5", "no/such/x"], 5, "no/such".to_owned()),
         (&["src/a.h5", "no/such/"], 5, "the directory above".to_owned()),
         (&["src", "x"], 1, "src is a directory, not a file (directories are copied with -r)".to_owned()),
+        (&["/", "x"], 1, "/ is a directory, not a file (directories are copied with -r)".to_owned()),
         (&["-r", "src", "src/run"], 1, "it cannot be copied into itself".to_owned()),
         (&["-r", "src/", "left"], 4, "dangling is a symbolic link that leads to no file, and was left out".to_owned()),
         (&["src/a.h5"], 2, "a source and a destination were expected".to_owned()),

@@ -46,7 +46,7 @@ impl Cases {
 }
 
 /// The name in lower case, as far as it is text.
-fn folded(name: &[u8]) -> Vec<u8> {
+pub(super) fn folded(name: &[u8]) -> Vec<u8> {
     match std::str::from_utf8(name) {
         Ok(text) => text.to_lowercase().into_bytes(),
         Err(_) => name.to_ascii_lowercase(),

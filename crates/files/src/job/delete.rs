@@ -9,11 +9,13 @@
 //!   be able to tell.
 //! - What is removed is reached through the destination's directory alone, out of which no link leads ([`Store::confined`]).
 
+use super::case::folded;
 use super::{AHEAD, Event, Run, contents, listed};
 use crate::draft::{is_engines, is_ours};
 use crate::error::{Error, Sort};
 use crate::key::{Key, KeyError};
 use crate::store::{Kind, Store};
+use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::task::{JoinError, JoinSet};
 
@@ -67,6 +69,12 @@ impl Run<'_> {
                 there => there?,
             };
             let here = contents(&**source, &self.at(from, &dir)?).await?;
+            // All that is taken of the source was carried: what is not listed by its name is there by one of another case.
+            let taken =
+                |name: &[u8], kind| dir.join(name).is_ok_and(|key| self.job.filter.takes(&key, kind == Kind::Dir));
+            let unlisted = here.iter().filter(|(name, _)| !self.job.dry_run && !there.contains_key(*name));
+            let otherwise: HashSet<Vec<u8>> =
+                unlisted.filter(|(name, meta)| taken(name, meta.kind)).map(|(name, _)| folded(name)).collect();
             let mut unknown = Vec::new();
             for (name, meta) in there {
                 let key = dir.join(&name).map_err(|error| self.wrong(&error))?;
@@ -75,6 +83,7 @@ impl Run<'_> {
                     _ if !self.job.filter.takes(&key, is_dir) => {}
                     Some(source) if is_dir && source.kind == Kind::Dir => open.push(key),
                     Some(_) => {}
+                    None if otherwise.contains(&folded(&name)) => {}
                     None => unknown.push((key, meta.kind)),
                 }
             }

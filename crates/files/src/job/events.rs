@@ -60,12 +60,14 @@ pub enum Event<'a> {
         /// What it is.
         kind: Kind,
     },
-    /// Only the permissions of an object differed, and they are set.
+    /// Only the permissions of an object differed.
     Mode {
         /// At the destination.
         to: &'a Key,
         /// The source.
         meta: &'a Meta,
+        /// Whether they are set; if not, the system refused it.
+        set: bool,
     },
     /// Something that the source does not have is removed at the destination.
     Deleted {

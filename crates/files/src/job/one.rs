@@ -62,7 +62,7 @@ impl One {
                     watcher.saw(&Event::Skipped { to: &self.to, meta: &self.meta, reason: Reason::Same });
                     return Ok(Came::Skipped);
                 }
-                watcher.saw(&Event::Mode { to: &self.to, meta: &self.meta });
+                watcher.saw(&Event::Mode { to: &self.to, meta: &self.meta, set });
                 Ok(Came::Mode { set })
             }
             Err(reason) => {

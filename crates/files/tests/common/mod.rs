@@ -48,9 +48,19 @@ pub struct Faults {
     /// How many listings there are at the same time, and were at the most.
     pub listing: AtomicI64,
     pub most_listing: AtomicI64,
+    /// Whether names are found whatever their case, and have lower case alone: 1.
+    pub folds: AtomicI64,
 }
 
 impl Faults {
+    /// The name that `key` has.
+    fn called(&self, key: &Key) -> Key {
+        match self.folds.load(Ordering::Relaxed) {
+            0 => key.clone(),
+            _ => Key::parse(key.as_bytes().to_ascii_lowercase()).unwrap(),
+        }
+    }
+
     fn passes(&self) -> Result<(), Error> {
         let error = || Error::Store { name: "far".into(), reason: "busy".into(), sort: Sort::Passing };
         let left = self.passing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > 0).then(|| n - 1));
@@ -89,6 +99,7 @@ impl Far {
             passing: 0.into(),
             listing: 0.into(),
             most_listing: 0.into(),
+            folds: 0.into(),
         };
         Self { inner: local(dir), algorithms: vec![Algorithm::Adler32, Algorithm::Md5], faults: Arc::new(faults) }
     }
@@ -110,7 +121,7 @@ impl Store for Far {
         &self.algorithms
     }
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
-        self.inner.stat(key)
+        Box::pin(async { self.inner.stat(&self.faults.called(key)).await })
     }
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
         Box::pin(async move {
@@ -133,7 +144,7 @@ impl Store for Far {
         })
     }
     fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun> {
-        self.inner.create(key, spec)
+        Box::pin(async { self.inner.create(&self.faults.called(key), spec).await })
     }
     fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
         self.inner.edit(key)

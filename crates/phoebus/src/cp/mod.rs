@@ -183,6 +183,7 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
         among = jobs.iter().any(|(_, group)| group.source.is_far() && group.dest.is_far());
         let work = async {
             for (job, group) in jobs {
+                let job = outcome.bounded(job);
                 let report = job.run(group.items.iter().cloned()).await;
                 if report.carried > 0 && !args.dry_run {
                     outcome.not_verified(job.how.verify, &(&*group.source).into(), &(&*group.dest).into());

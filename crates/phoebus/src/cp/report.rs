@@ -4,7 +4,7 @@ use super::items::Group;
 use super::watch::{Watch, human};
 use crate::exit;
 use crate::place::{Paths, shown};
-use phoebus_files::job::Report;
+use phoebus_files::job::{Job, Report};
 use phoebus_files::{Check, Error, Side, Sort, Verify};
 use serde_json::json;
 use std::fmt;
@@ -73,6 +73,14 @@ impl Outcome {
         if !self.linkless.contains(&store) {
             self.linkless.push(store);
         }
+    }
+
+    /// The next job, which may remove no more than those before it have left, and nothing once something failed.
+    pub(super) fn bounded(&mut self, job: Job) -> Job {
+        let Some(most) = job.delete else { return job };
+        self.report.not_deleted |= self.report.failed > 0;
+        let left = most.saturating_sub(usize::try_from(self.report.deleted).unwrap_or(usize::MAX));
+        Job { delete: Some(left).filter(|_| self.report.failed == 0), ..job }
     }
 
     /// Adds what a job reports.
@@ -189,12 +197,13 @@ impl fmt::Display for Outcome {
         let (report, elapsed) = (&self.report, self.begun.elapsed());
         if self.interrupted {
             f.write_str("interrupted: ")?;
-        } else if report.is_complete() && self.is_nothing() {
-            let are = if report.skipped == 1 { "is" } else { "are" };
-            return write!(f, "nothing to do: {} {are} there", files(report.skipped));
         }
+        let nothing = report.is_complete() && self.is_nothing() && !self.interrupted;
         let bytes = human::bytes(report.bytes);
-        if self.dry_run {
+        if nothing {
+            let are = if report.skipped == 1 { "is" } else { "are" };
+            write!(f, "nothing to do: {} {are} there", files(report.skipped))?;
+        } else if self.dry_run {
             write!(f, "{} would be copied ({bytes})", files(report.carried))?;
         } else {
             write!(f, "{} copied, {bytes}", files(report.carried))?;
@@ -218,7 +227,7 @@ impl fmt::Display for Outcome {
         }
         let deleted = if self.dry_run { "would be deleted" } else { "deleted" };
         for (count, what) in [
-            (report.skipped, "there already"),
+            (if nothing { 0 } else { report.skipped }, "there already"),
             (report.deleted, deleted),
             (report.left, "left out"),
             (report.failed, "failed"),
@@ -235,7 +244,8 @@ impl fmt::Display for Outcome {
             write!(f, "; the modes of {} were not set, since the system does not allow it", report.modes_refused)?;
         }
         if report.not_deleted {
-            f.write_str("; nothing was deleted, since something failed")?;
+            let more = if report.deleted > 0 { "nothing more" } else { "nothing" };
+            write!(f, "; {more} was deleted, since something failed")?;
         }
         if !self.linkless.is_empty() {
             write!(f, "; symbolic links were followed, since {} has none", self.linkless.join(" and "))?;
@@ -268,6 +278,9 @@ fn files(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use phoebus_files::Links;
+    use phoebus_files::local::Local;
+    use phoebus_files::store::Store;
 
     fn outcome(carried: u64, sorts: &[Sort]) -> Outcome {
         let mut outcome = Outcome::begin(false, Arc::default());
@@ -276,6 +289,31 @@ mod tests {
             outcome.fail("x".to_owned(), &Error::Store { name: "x".into(), reason: "y".into(), sort: *sort });
         }
         outcome
+    }
+
+    #[test]
+    fn what_is_deleted_counts_for_all_sources() {
+        let store: Arc<dyn Store> = Arc::new(Local::new("/", Links::Beneath).unwrap());
+        let job = || Job { delete: Some(5), ..Job::new(store.clone(), store.clone()) };
+        let mut outcome = outcome(1, &[]);
+        assert_eq!((outcome.bounded(job()).delete, outcome.report.not_deleted), (Some(5), false));
+        outcome.report.deleted = 3;
+        assert_eq!(outcome.bounded(job()).delete, Some(2));
+        outcome.report.failed = 1;
+        assert_eq!((outcome.bounded(job()).delete, outcome.report.not_deleted), (None, true));
+        assert!(outcome.to_string().contains("nothing more was deleted"), "{outcome}");
+    }
+
+    #[test]
+    fn what_could_not_be_set_is_told_where_there_was_nothing_else_to_do() {
+        let mut outcome = outcome(0, &[]);
+        outcome.report.skipped = 2;
+        assert_eq!(outcome.to_string(), "nothing to do: 2 files are there");
+        outcome.report.modes_refused = 1;
+        outcome.times_refused = 1;
+        let told = outcome.to_string();
+        assert!(told.starts_with("nothing to do: 2 files are there; the modes of 1 were not set"), "{told}");
+        assert!(told.contains("the times of 1 directories were not set"), "{told}");
     }
 
     #[test]

@@ -374,15 +374,19 @@ impl Watcher for Told {
                     || format!("{to} (skipped: {reason})"),
                 );
             }
-            Event::Mode { to, meta } => {
+            Event::Mode { to, meta, set } => {
                 Counts::add(&counts.done, 1);
                 Counts::add(&counts.skipped, meta.size.unwrap_or(0));
                 let (to, mode) = (name(&self.to, to), meta.mode.unwrap_or(0) & 0o777);
-                let event = if watch.dry_run { "would_set_mode" } else { "mode" };
+                let (event, why) = match set {
+                    true if watch.dry_run => ("would_set_mode", ""),
+                    true => ("mode", ""),
+                    false => ("mode_refused", ", and the system does not let it be set"),
+                };
                 watch.line_about(
                     watch.verbose || watch.dry_run,
                     || json!({ "event": event, "name": to, "mode": format!("{mode:04o}") }),
-                    || format!("{to} (only its mode differs: {mode:04o})"),
+                    || format!("{to} (only its mode differs: {mode:04o}{why})"),
                 );
             }
             Event::Deleted { key } => {
