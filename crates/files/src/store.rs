@@ -166,6 +166,11 @@ pub trait Store: Debug + Send + Sync {
     /// Sets times and modes of what there is under `key`.
     fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()>;
 
+    /// Removes the directories that were made for drafts alone and in which nothing is any more. What stays is in nobody's way.
+    fn remove_draft_dirs(&self) -> Boxed<'_, ()> {
+        Box::pin(async {})
+    }
+
     /// Returns when everything that was published, made or removed before would survive a loss of power.
     fn settle(&self) -> Fallible<'_, ()>;
 }

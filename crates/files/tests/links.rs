@@ -289,6 +289,19 @@ async fn a_file_that_somebody_else_makes_meanwhile_gets_nothing() {
 }
 
 #[tokio::test]
+async fn nothing_is_published_that_was_put_in_the_place_of_a_draft() {
+    let root = tree();
+    let store = local(root.path());
+    let Begun::Draft(draft) = store.create(&key("shared/new"), replacing()).await.unwrap() else { panic!("it is new") };
+    let place = root.path().join(draft.place().unwrap().as_path());
+    fs::remove_file(&place).unwrap();
+    fs::write(&place, "forged").unwrap();
+    let error = draft.publish(0).await.unwrap_err();
+    assert!(error.to_string().contains("somebody has put another file in its draft's place"), "{error}");
+    assert!(!root.path().join("shared/new").exists());
+}
+
+#[tokio::test]
 async fn whose_a_link_is_counts_for_whom_it_is_followed() {
     let root = tree();
     link(MAN, "../vic", &root.path().join("shared/sub"));

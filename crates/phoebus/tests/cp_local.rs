@@ -466,6 +466,43 @@ fn what_is_cut_is_kept_in_the_directory_that_is_named_for_it() {
 }
 
 #[test]
+fn a_directory_for_drafts_changes_nothing_else() {
+    let dir = place();
+    let dir = dir.path();
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_400_000_000);
+    fs::set_permissions(dir.join("src/run"), fs::Permissions::from_mode(0o555)).unwrap();
+    for name in ["src/run", "src"] {
+        fs::File::open(dir.join(name)).unwrap().set_modified(time).unwrap();
+    }
+    fs::create_dir(dir.join("to")).unwrap();
+    fs::write(dir.join("to/notes.txt"), "").unwrap();
+    copies(dir, &["-r", "--delete", "--include", "*.h5", "--partial-dir", ".partial", "src/", "to"]);
+    assert_eq!(seen(&dir.join("to")), ["a.h5=a.h5", "notes.txt=", "run/", "run/c.h5=c.h5", "run/raw/"]);
+    let run = fs::metadata(dir.join("to/run")).unwrap();
+    assert_eq!((run.mode() & 0o777, run.modified().unwrap()), (0o555, time));
+}
+
+#[test]
+fn drafts_are_kept_in_no_directory_where_others_write() {
+    let dir = place();
+    let dir = dir.path();
+    for name in ["open", "theirs", "linked"] {
+        fs::create_dir(dir.join(name)).unwrap();
+    }
+    fs::create_dir(dir.join("open/.partial")).unwrap();
+    fs::set_permissions(dir.join("open/.partial"), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::create_dir(dir.join("theirs/.partial")).unwrap();
+    std::os::unix::fs::chown(dir.join("theirs/.partial"), Some(65_534), Some(65_534)).unwrap();
+    symlink("..", dir.join("linked/.partial")).unwrap();
+    for name in ["open", "theirs", "linked"] {
+        let (code, _, said) = cp(dir, &["--partial-dir", ".partial", "src/a.h5", name]);
+        assert_eq!(code, 6, "{name}: {said}");
+        assert!(said.contains("in which nobody else can write"), "{name}: {said}");
+        assert!(!dir.join(name).join("a.h5").exists());
+    }
+}
+
+#[test]
 fn the_small_commands_do_what_they_are_called() {
     let dir = place();
     let dir = dir.path();

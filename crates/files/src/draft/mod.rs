@@ -179,6 +179,12 @@ impl<D: Disk> Work<D> {
         let attributes = Attributes { mode: Some(self.spec.attributes.mode.unwrap_or(mode)), ..self.spec.attributes };
         self.file.set(&attributes).map_err(|e| self.fail("set times and mode of", e))?;
         self.file.sync().map_err(|e| self.fail("sync", e))?;
+        let named = self.disk.stat(&self.names.part, false).map_err(|e| self.fail("look at the draft of", e))?;
+        if !named.is(&self.file.stat().map_err(|e| self.fail("look at the draft of", e))?) {
+            return Err(
+                self.fail("give its name to", io::Error::other("somebody has put another file in its draft's place"))
+            );
+        }
         let renamed = self.disk.rename(&self.names.part, &self.key, self.spec.replace);
         renamed.map_err(|e| self.fail("give its name to", e))?;
         self.state().over = Some(Over::Published);

@@ -464,6 +464,9 @@ impl Run<'_> {
         }
         // Before the times of directories are set, which removing what is in them changes.
         self.delete().await;
+        if !self.job.dry_run {
+            self.job.dest.remove_draft_dirs().await;
+        }
         // Whoever goes on with what is interrupted has to be able to write to its directories.
         let done = !self.job.how.stop.is_asked();
         for (key, attributes) in std::mem::take(&mut self.dirs).into_iter().rev().filter(|_| done) {

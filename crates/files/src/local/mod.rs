@@ -13,10 +13,10 @@ mod user_file;
 
 use crate::disk::{Disk, DiskFile, Entries, Links, Linux, LinuxFile, Stat};
 use crate::draft::{JOURNAL_FROM, Start, Work, draft_beside, draft_home, hash, is_ours, link_part};
-use crate::error::Error;
+use crate::error::{Error, Sort};
 use crate::key::Key;
 use crate::range::Extent;
-use crate::store::{Attributes, Begun, Draft, Entry, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time};
+use crate::store::{Attributes, Begun, Boxed, Draft, Entry, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time};
 use crate::sum::{Algorithm, Hasher, Sum};
 use draft::{Edit, LocalDraft};
 pub use identity::Identity;
@@ -178,19 +178,29 @@ impl Local {
         Ok(self.clone().with(|inner| (inner.disk, inner.root) = (Arc::new(disk), root)))
     }
 
-    /// What drafts of `key` are beside of, in a directory that is there.
+    /// What drafts of `key` are beside of, in a directory that is there, and in which nobody else can give names.
     fn draft_home(&self, key: &Key) -> Result<Key, Error> {
         let home = draft_home(key, self.0.partial_dir.as_ref())
             .map_err(|error| Error::io(self.label(key), "name the draft of", std::io::Error::other(error)))?;
-        let dir = home.parent();
-        if home != *key {
-            match self.0.disk.make_dir(&dir, 0o700) {
-                Ok(()) => self.changed(key.parent()),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(self.error(&dir, "make the directory for drafts", error)),
-            }
-            self.0.partial_dirs.lock().unwrap_or_else(PoisonError::into_inner).insert(dir);
+        if home == *key {
+            return Ok(home);
         }
+        let (disk, dir) = (&self.0.disk, home.parent());
+        let failed = |act, error| self.error(&home.parent(), act, error);
+        match disk.make_dir(&dir, 0o700) {
+            Ok(()) => self.changed(key.parent()),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed("make the directory for drafts", error)),
+        }
+        let (there, above) = (disk.stat(&dir, false), disk.stat(&key.parent(), true));
+        let (there, above) = (there.map_err(|e| failed("look at", e))?, above.map_err(|e| failed("look at", e))?);
+        let fits = there.kind == Kind::Dir && there.device == above.device;
+        // Who can give names there could have his file published in the place of the draft.
+        if !fits || disk.is_shared(&dir).map_err(|e| failed("look at", e))? {
+            let reason = "drafts cannot be there: it has to be a directory of the same file system in which nobody else can write";
+            return Err(Error::Store { name: self.label(&dir), reason: reason.to_owned(), sort: Sort::Denied });
+        }
+        self.0.partial_dirs.lock().unwrap_or_else(PoisonError::into_inner).insert(dir);
         Ok(home)
     }
 
@@ -381,8 +391,17 @@ impl Store for Local {
             let start = self.run(move |store| {
                 let named = (store.label(&key), mode);
                 let home = store.draft_home(&key)?;
-                let start = Work::begin(&store.0.disk, (&key, &home), named, spec, store.0.journal_from)?;
-                Ok((key, start))
+                let begin =
+                    |spec: Spec| Work::begin(&store.0.disk, (&key, &home), named.clone(), spec, store.0.journal_from);
+                let start = match begin(spec.clone()) {
+                    // Another process has removed the directory, in which nothing was.
+                    Err(error) if home != key && error.sort() == Sort::NotFound => {
+                        store.draft_home(&key)?;
+                        begin(spec)
+                    }
+                    start => start,
+                };
+                start.map(|start| (key, start))
             });
             Ok(match start.await? {
                 (key, Start::Work(work)) => {
@@ -483,15 +502,20 @@ impl Store for Local {
         }))
     }
 
-    fn settle(&self) -> Fallible<'_, ()> {
+    fn remove_draft_dirs(&self) -> Boxed<'_, ()> {
         Box::pin(async move {
-            let made = std::mem::take(&mut *self.0.partial_dirs.lock().unwrap_or_else(PoisonError::into_inner));
-            for dir in made {
-                // With a draft in it, it stays, and so it does where somebody uses it.
+            let used = std::mem::take(&mut *self.0.partial_dirs.lock().unwrap_or_else(PoisonError::into_inner));
+            for dir in used {
+                // With a draft in it, it stays.
                 if self.call(&dir, "remove the directory", Linux::remove_dir).await.is_ok() {
                     self.changed(dir.parent());
                 }
             }
+        })
+    }
+
+    fn settle(&self) -> Fallible<'_, ()> {
+        Box::pin(async move {
             let dirs = std::mem::take(&mut *self.0.unsynced.lock().unwrap_or_else(PoisonError::into_inner));
             let mut dirs = dirs.into_iter();
             while let Some(dir) = dirs.next() {

@@ -31,6 +31,8 @@ impl PatternError {
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     rules: Vec<Rule>,
+    /// The name of directories that are never taken, whatever the rules are.
+    pub never: Option<Vec<u8>>,
     /// Which files are taken by their size and age, whatever their names.
     pub bounds: Bounds,
 }
@@ -94,6 +96,10 @@ impl Filter {
     /// Whether what `key` names, counted from the top of the tree, is taken, or looked into if it is a directory.
     pub fn takes(&self, key: &Key, is_dir: bool) -> bool {
         let (mut key, mut dir) = (key.clone(), is_dir);
+        let never = self.never.as_deref();
+        if never.is_some_and(|never| key.parent().parts().chain(is_dir.then(|| key.name())).any(|name| name == never)) {
+            return false;
+        }
         while !key.is_root() {
             if let Some(rule) = self.rules.iter().find(|rule| rule.matches(&key, dir)) {
                 return rule.includes;

@@ -376,6 +376,9 @@ impl Draft for RemoteDraft {
                 std::mem::replace(&mut *state, State::Failed("it was given up".to_owned(), Sort::Other))
             };
             let begun = !matches!(before, State::Idle);
+            if self.part != self.key {
+                self.remote.0.partial_dirs.forget(&self.part.parent());
+            }
             // What is under way is cut, once the server has said what it has.
             if let State::Sending(upload, _) = before
                 && keep

@@ -4,26 +4,43 @@ use super::remote::Remote;
 use phoebus_files::key::Key;
 use phoebus_files::store::Store;
 use phoebus_files::{Error, Sort};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::OnceCell;
+
+/// Those in which drafts are, each once it is there.
+#[derive(Debug, Default)]
+pub(super) struct PartialDirs(Mutex<HashMap<Key, Arc<OnceCell<()>>>>);
+
+impl PartialDirs {
+    fn all(&self) -> MutexGuard<'_, HashMap<Key, Arc<OnceCell<()>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has `dir` be made again when it is needed next: another client may have removed it.
+    pub(super) fn forget(&self, dir: &Key) {
+        self.all().remove(dir);
+    }
+}
 
 impl Remote {
     /// Has the directory `dir` be there, in which drafts are.
     pub(super) async fn make_partial_dir(&self, dir: &Key) -> Result<(), Error> {
-        // Whoever asks at the same time waits for the first.
-        let mut there = self.0.partial_dirs.lock().await;
-        if there.contains(dir) {
-            return Ok(());
-        }
-        match self.make_dir(dir).await {
-            Err(error) if error.sort() != Sort::Exists => return Err(error),
-            _ => there.insert(dir.clone()),
+        // Whoever wants the same at the same time waits for the first.
+        let once = self.0.partial_dirs.all().entry(dir.clone()).or_default().clone();
+        let make = || async {
+            match self.make_dir(dir).await {
+                Err(error) if error.sort() != Sort::Exists => Err(error),
+                _ => Ok(()),
+            }
         };
-        Ok(())
+        once.get_or_try_init(make).await.copied()
     }
 
     /// Removes those that were used and in which nothing is.
     pub(super) async fn remove_partial_dirs(&self) {
-        let used = std::mem::take(&mut *self.0.partial_dirs.lock().await);
-        for dir in used {
+        let used = std::mem::take(&mut *self.0.partial_dirs.all());
+        for dir in used.into_keys() {
             // With a draft in it, it stays, and the server says so.
             if let Err(error) = self.remove_dir(&dir).await {
                 tracing::debug!(%error, "a directory of drafts stays");

@@ -11,6 +11,7 @@ use super::names::Names;
 use super::object::RemoteObject;
 use super::options::{Options, Segment};
 use super::orders::{Looked, Refused};
+use super::partial::PartialDirs;
 use super::pipe::{Ahead, Pipe};
 use super::places::Places;
 use super::resume::RESUME_FROM;
@@ -18,13 +19,13 @@ use super::session::Session;
 use super::stack::NetStack;
 use crate::data::Losses;
 use phoebus_files::key::Key;
-use phoebus_files::store::{Attributes, Begun, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time};
+use phoebus_files::store::{Attributes, Begun, Boxed, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time};
 use phoebus_files::sum::Algorithm;
 use phoebus_files::{Error, Sort, is_engines};
 use phoebus_net::host::Host;
 use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::line::is_line;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,7 +77,7 @@ pub(super) struct Inner {
     /// How it lists without MLSD, as far as is known.
     pub(super) lists: Mutex<Option<Lists>>,
     /// Directories in which drafts are.
-    pub(super) partial_dirs: tokio::sync::Mutex<BTreeSet<Key>>,
+    pub(super) partial_dirs: PartialDirs,
     /// Files of which is not known whether it gave them their names.
     pub(super) unsure: Mutex<Vec<Unsure>>,
     /// Whether it refuses to go on with what it has of a file.
@@ -143,7 +144,7 @@ impl Remote {
             names: Names::default(),
             sizes_dirs: OnceCell::new(),
             lists: Mutex::default(),
-            partial_dirs: tokio::sync::Mutex::default(),
+            partial_dirs: PartialDirs::default(),
             unsure: Mutex::default(),
             restartless,
             whole_alone,
@@ -440,10 +441,11 @@ impl Store for Remote {
     }
 
     /// What a server has said to be done is done: there is nothing to ask it for.
+    fn remove_draft_dirs(&self) -> Boxed<'_, ()> {
+        Box::pin(self.remove_partial_dirs())
+    }
+
     fn settle(&self) -> Fallible<'_, ()> {
-        Box::pin(async {
-            self.remove_partial_dirs().await;
-            Ok(())
-        })
+        Box::pin(async { Ok(()) })
     }
 }

@@ -53,10 +53,7 @@ const MAX_LIST: u64 = 1 << 30;
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     args.check()?;
     let mut filter = args.rules.filter()?;
-    if let Some(dir) = &args.partial_dir {
-        // The last rule, so that whoever means such a directory can include it.
-        filter.exclude(&format!("{}/", place::escaped(&dir.to_string()))).map_err(Exit::usage)?;
-    }
+    filter.never = args.partial_dir.as_ref().map(|dir| dir.name().to_vec());
     filter.bounds = args.choice.bounds(SystemTime::now());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let (result, patience) = runtime.block_on(async {

@@ -116,6 +116,7 @@ async fn from_standard_input(dest: &crate::place::Place, how: &How, replace: boo
         Begun::Done => return Err(Error::Unsupported { name: dest.name(), what: "going on with a stream" }),
     };
     let done = pour(&mut tokio::io::stdin(), "standard input", &draft, check, how).await?;
+    dest.store.remove_draft_dirs().await;
     dest.store.settle().await?;
     Ok(done)
 }

@@ -294,7 +294,7 @@ fn pattern_of(text: &str, path: &Path) -> Option<String> {
 }
 
 /// `text` as a pattern that matches nothing else.
-pub(crate) fn escaped(text: &str) -> String {
+fn escaped(text: &str) -> String {
     text.chars().flat_map(|c| "*?[]{}\\".contains(c).then_some('\\').into_iter().chain(Some(c))).collect()
 }
 
