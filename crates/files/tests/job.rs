@@ -489,14 +489,20 @@ async fn a_dry_run_refuses_what_the_run_refuses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_a_name_of_another_case_at_the_destination_is_not_deleted() {
-    let (from, to) = (tempdir().unwrap(), tempdir().unwrap());
-    fs::write(from.path().join("README"), "new").unwrap();
-    fs::write(to.path().join("other"), "old").unwrap();
-    let far = Far::new(to.path());
-    far.faults.folds.store(1, Ordering::Relaxed);
-    let job = Job { delete: Some(10), ..Job::new(Arc::new(local(from.path())), Arc::new(far)) };
-    let report = job.run(ALL).await;
-    assert!(report.is_complete() && report.deleted == 1, "{report:?}");
-    assert_eq!(names(to.path()), ["readme"]);
+async fn what_has_another_name_at_the_destination_is_not_deleted() {
+    for (how, name, there) in [(1, "README", "readme"), (2, "caf\u{e9}", "cafe\u{301}")] {
+        let (from, to) = (tempdir().unwrap(), tempdir().unwrap());
+        fs::write(from.path().join(name), "new").unwrap();
+        fs::write(to.path().join("other"), "older").unwrap();
+        let far = Far::new(to.path());
+        far.faults.folds.store(how, Ordering::Relaxed);
+        let mut job = Job { delete: Some(10), ..Job::new(Arc::new(local(from.path())), Arc::new(far)) };
+        let report = job.run(ALL).await;
+        assert!(report.is_complete() && report.deleted == 1, "{report:?}");
+        assert_eq!(names(to.path()), [there]);
+        // What would be deleted is what is deleted.
+        job.dry_run = true;
+        assert_eq!(job.run(ALL).await.deleted, 0);
+        assert_eq!(names(to.path()), [there]);
+    }
 }

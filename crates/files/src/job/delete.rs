@@ -69,12 +69,23 @@ impl Run<'_> {
                 there => there?,
             };
             let here = contents(&**source, &self.at(from, &dir)?).await?;
-            // All that is taken of the source was carried: what is not listed by its name is there by one of another case.
-            let taken =
-                |name: &[u8], kind| dir.join(name).is_ok_and(|key| self.job.filter.takes(&key, kind == Kind::Dir));
-            let unlisted = here.iter().filter(|(name, _)| !self.job.dry_run && !there.contains_key(*name));
-            let otherwise: HashSet<Vec<u8>> =
-                unlisted.filter(|(name, meta)| taken(name, meta.kind)).map(|(name, _)| folded(name)).collect();
+            // What is found and not listed by its name is there by another one: of another case, or composed otherwise (Unicode).
+            let (mut otherwise, mut found) = (HashSet::new(), Vec::new());
+            for (name, meta) in here.iter().filter(|(name, _)| !there.contains_key(*name)) {
+                let key = dir.join(name).map_err(|error| self.wrong(&error))?;
+                if !self.job.filter.takes(&key, meta.kind == Kind::Dir) {
+                    continue;
+                }
+                match dest.stat(&self.at(to, &key)?).await {
+                    Ok(meta) => {
+                        otherwise.insert(folded(name));
+                        found.push((meta.kind, meta.size, meta.modified));
+                    }
+                    // What has such a name now has it by what the run is only planned to do.
+                    Err(Error::NotFound { .. }) if self.job.dry_run => {}
+                    Err(_) => drop(otherwise.insert(folded(name))),
+                }
+            }
             let mut unknown = Vec::new();
             for (name, meta) in there {
                 let key = dir.join(&name).map_err(|error| self.wrong(&error))?;
@@ -84,6 +95,7 @@ impl Run<'_> {
                     Some(source) if is_dir && source.kind == Kind::Dir => open.push(key),
                     Some(_) => {}
                     None if otherwise.contains(&folded(&name)) => {}
+                    None if found.contains(&(meta.kind, meta.size, meta.modified)) => {}
                     None => unknown.push((key, meta.kind)),
                 }
             }

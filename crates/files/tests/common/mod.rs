@@ -48,7 +48,8 @@ pub struct Faults {
     /// How many listings there are at the same time, and were at the most.
     pub listing: AtomicI64,
     pub most_listing: AtomicI64,
-    /// Whether names are found whatever their case, and have lower case alone: 1.
+    /// Whether names are found whatever their case, and have lower case alone: 1. Whether é is found however it is composed, and is listed as
+    /// e with an accent: 2.
     pub folds: AtomicI64,
 }
 
@@ -57,6 +58,7 @@ impl Faults {
     fn called(&self, key: &Key) -> Key {
         match self.folds.load(Ordering::Relaxed) {
             0 => key.clone(),
+            2 => Key::parse(key.to_string().replace('\u{e9}', "e\u{301}")).unwrap(),
             _ => Key::parse(key.as_bytes().to_ascii_lowercase()).unwrap(),
         }
     }
