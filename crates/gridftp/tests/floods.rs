@@ -29,7 +29,7 @@ fn impatient(config: &mut Config) {
     (config.limits.login, config.limits.idle) = (second, second);
     (config.data.patience, config.data.stall) = (second, second);
     (config.limits.failure_delay, config.limits.failure_delay_max) =
-        (Span(Duration::from_millis(1)), Span(Duration::from_millis(10)));
+        (Span(Duration::from_millis(1)), Some(Span(Duration::from_millis(10))));
     (config.limits.per_address, config.limits.per_user, config.limits.connections) = (1000, 1000, 2000);
     config.users = vec![User {
         name: "jane".to_owned(),

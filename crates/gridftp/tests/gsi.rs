@@ -274,7 +274,7 @@ fn what_came_in_clear_before_the_last_token_is_not_carried_out_after_it() {
         let root = config.users[0].root.clone();
         // That his login fails is said while the token comes, or after it.
         config.limits.failure_delay = Span(Duration::from_millis(20));
-        config.limits.failure_delay_max = Span(Duration::from_millis(20));
+        config.limits.failure_delay_max = Some(Span(Duration::from_millis(20)));
         // Whose password takes a while to be looked at.
         let password = Some(hash_password(b"secret").unwrap());
         let (read_only, third_party) = (false, false);

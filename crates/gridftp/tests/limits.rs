@@ -122,7 +122,7 @@ fn who_guesses_waits_and_nobody_waits_for_him() {
         config.users = ["jane", "joe"].map(user).into();
         config.limits.connections = 2000;
         config.limits.failure_delay = Span(Duration::from_millis(200));
-        config.limits.failure_delay_max = Span(Duration::from_millis(1600));
+        config.limits.failure_delay_max = Some(Span(Duration::from_millis(1600)));
     });
     fs::write(serve.path("x"), "a few bytes").unwrap();
     let script = r#"

@@ -4,7 +4,7 @@
 use super::config::{Config, ConfigError, Trusted};
 use super::count::Counts;
 use super::drivers::{Drivers, Gateways};
-use super::logins::{Checks, Failures};
+use super::logins::Checks;
 use super::made::Made;
 use super::memory::Memory;
 use super::session::Rules;
@@ -27,7 +27,6 @@ pub(super) struct Shared {
     pub(super) memory: Arc<Memory>,
     /// Passwords that are looked at, and logins that failed.
     pub(super) checks: Arc<Checks>,
-    pub(super) failures: Arc<Failures>,
     /// Who moves data in this server's place.
     pub(super) nodes: Option<Nodes>,
     /// Connections by user.
@@ -83,9 +82,11 @@ impl Current {
         let (limits, data) = (&config.limits, &config.data);
         // What waits for its turn, or for its delay to pass, does so across a change.
         let old = before.map(|before| (before, &before.config.limits));
-        let checks = old.filter(|(_, old)| old.password_checks == limits.password_checks);
-        let delays = (limits.failure_delay.0, limits.failure_delay_max.0);
-        let failures = old.filter(|(_, old)| (old.failure_delay.0, old.failure_delay_max.0) == delays);
+        let checks = match old {
+            Some((before, old)) if old.password_checks == limits.password_checks => before.checks.clone(),
+            Some((before, _)) => Arc::new(before.checks.again(limits.password_checks)),
+            None => Arc::new(Checks::new(limits.password_checks)),
+        };
         // All that come to a data node come from its front end.
         let per_address = if config.data_node { u64::MAX } else { limits.memory_per_address.0 };
         let kept = (limits.memory_per_address.0, limits.memory.0);
@@ -94,10 +95,7 @@ impl Current {
         let carriers = before.filter(|before| (before.config.data.threads, before.config.data.turn.0) == threads);
         let shared = Shared {
             carriers: carriers.map_or_else(|| Carriers::new(threads.0, threads.1), |before| before.carriers.clone()),
-            checks: checks
-                .map_or_else(|| Arc::new(Checks::new(limits.password_checks)), |(before, _)| before.checks.clone()),
-            failures: failures
-                .map_or_else(|| Arc::new(Failures::new(delays.0, delays.1)), |(before, _)| before.failures.clone()),
+            checks,
             memory: memory.map_or_else(|| Memory::new(per_address, kept.1), |(before, _)| before.memory.clone()),
             users: made.users,
             drivers: made.drivers,

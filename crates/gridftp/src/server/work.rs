@@ -172,9 +172,8 @@ impl Worker {
             None if server.users.needs_no_password(&user) => server.users.login(&user, &password.0, peer.ip()),
             None => {
                 let users = server.clone();
-                let (line, failures) = ((peer.ip(), name.as_str()), server.failures.clone());
                 let check = move || users.users.login(&user, &password.0, peer.ip());
-                let check = server.checks.password(line, failures, check);
+                let check = server.checks.password((peer.ip(), &name), server.config.limits.delays(), check);
                 match tokio::time::timeout(server.config.limits.login.0, check).await {
                     Ok(served) => served,
                     Err(_) => {
@@ -185,7 +184,7 @@ impl Worker {
             }
         };
         if served.is_none() {
-            let seconds = server.failures.owed(peer.ip(), Instant::now()).as_secs_f64();
+            let seconds = server.checks.owed((peer.ip(), &name), server.config.limits.delays()).as_secs_f64();
             tracing::warn!(%peer, user = name, by, seconds, "a login failed, and the next password from there waits");
         }
         self.served = served;

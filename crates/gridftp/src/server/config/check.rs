@@ -49,6 +49,12 @@ impl Config {
         if !self.drafts.keep.0.is_zero() && self.drafts.keep.0 < Duration::from_secs(1) {
             return value("drafts.keep: at least 1s was expected, or 0s, which keeps drafts for ever");
         }
+        if self.limits.failure_delay_max.is_some_and(|most| most.0 > self.limits.login.0 / 2) {
+            return value(
+                "limits.failure_delay_max: no more than half of limits.login was expected: who shares an address with one who guesses at \
+                 passwords would be shut out",
+            );
+        }
         if self.limits.password_checks == 0 {
             return value("limits.password_checks: at least 1 was expected: nobody could log in");
         }
@@ -125,6 +131,10 @@ mod tests {
             ("[anonymous]\nroot = \"/\"\n[data]\nturn = \"2s\"", "data.turn"),
             ("[anonymous]\nroot = \"/\"\n[data]\nstall = \"0s\"", "data.stall"),
             ("[anonymous]\nroot = \"/\"\n[data]\nmarkers = \"0s\"", "data.markers"),
+            (
+                "[anonymous]\nroot = \"/\"\n[limits]\nlogin = \"30s\"\nfailure_delay_max = \"16s\"",
+                "half of limits.login",
+            ),
             ("[anonymous]\nroot = \"/\"\n[limits]\npassword_checks = 0", "limits.password_checks"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksums = 0", "limits.checksums"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksums = 2\nchecksums_per_user = 3", "limits.checksums_per_user"),
@@ -139,5 +149,10 @@ mod tests {
             assert!(error.contains(says), "{error}");
         }
         assert!(checked("[anonymous]\nroot = \"/\"").unwrap_err().contains("listen"));
+        // What is not said follows from what is.
+        for (limits, most) in [("", 20), ("login = \"30s\"", 10), ("failure_delay_max = \"30s\"", 30)] {
+            let limits = checked(&format!("{good}[limits]\n{limits}")).unwrap().limits;
+            assert_eq!(limits.delays().most, Duration::from_secs(most));
+        }
     }
 }

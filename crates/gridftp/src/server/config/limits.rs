@@ -1,5 +1,6 @@
 //! Limits of the server and of each session.
 
+use super::super::logins::Delays;
 use phoebus_files::local::{CHECKSUM_STEP, checksums_at_once};
 use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
@@ -20,9 +21,9 @@ pub struct Limits {
     /// How long after the first failed login the next password from that address is not looked at; twice as long after each further one.
     /// 1 s by default: nothing to whoever has mistyped, and much to who guesses.
     pub failure_delay: Span,
-    /// The longest of these. 20 s by default: who shares the address of one who guesses may wait for two of them, which is below `login`,
-    /// and so is not shut out.
-    pub failure_delay_max: Span,
+    /// The longest of these, and no more than half of `login`: who shares the address of one who guesses waits for one of them, or two, and
+    /// so is not shut out. A third of `login` by default, and no more than 20 s.
+    pub failure_delay_max: Option<Span>,
     /// How many passwords are looked at at a time, each by one processor for some tenths of a second. Half of the processors by default,
     /// and at least one: what is left moves data.
     pub password_checks: usize,
@@ -60,6 +61,12 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// How long passwords wait after failed logins.
+    pub(in super::super) fn delays(&self) -> Delays {
+        let usual = (self.login.0 / 3).min(Duration::from_secs(20));
+        Delays { first: self.failure_delay.0, most: self.failure_delay_max.map_or(usual, |most| most.0) }
+    }
+
     /// The turns in which checksums are computed: how many, how many for one user, and for how many bytes.
     pub(in super::super) fn turns(&self) -> (usize, usize, u64) {
         let of_one = self.checksums_per_user.unwrap_or_else(|| self.checksums.div_ceil(2));
@@ -75,7 +82,7 @@ impl Default for Limits {
             per_user: 500,
             attempts: 3,
             failure_delay: Span(Duration::from_secs(1)),
-            failure_delay_max: Span(Duration::from_secs(20)),
+            failure_delay_max: None,
             password_checks: std::thread::available_parallelism().map_or(1, |all| (all.get() / 2).max(1)),
             checksums: checksums_at_once(),
             checksums_per_user: None,
