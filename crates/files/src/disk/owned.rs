@@ -6,6 +6,7 @@ use rustix::process::geteuid;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
 
 /// The longest list of names, and the longest value, that Linux has.
 const MAX_XATTR: usize = 64 << 10;
@@ -33,6 +34,25 @@ pub(super) fn is_shared(dir: &Stat) -> bool {
 /// Whether what this user has made is believed: the user who asks himself, and root.
 pub(crate) fn is_trusted(user: u32) -> bool {
     user == geteuid().as_raw() || user == 0
+}
+
+/// Whether the owner of `link`, and of `dir` in which it is and where nobody else can make names, has no number in this user namespace
+/// (user_namespaces(7)): what root of the host has made looks like that in containers.
+pub(super) fn is_unmapped(link: &Stat, dir: &Stat) -> bool {
+    static UNMAPPED: OnceLock<Option<u32>> = OnceLock::new();
+    let unmapped = UNMAPPED.get_or_init(|| {
+        let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+        let number = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
+        number.trim().parse().ok().filter(|_| !maps_all(&map))
+    });
+    *unmapped == Some(link.st_uid)
+        && dir.st_uid == link.st_uid
+        && !Mode::from_raw_mode(dir.st_mode).intersects(Mode::WGRP | Mode::WOTH)
+}
+
+/// Whether each user has a number by this map, as outside of user namespaces: then the number for those without one is somebody's.
+fn maps_all(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Whether `new`, the draft of this user, can get the owner and the group that `was` has, and the extended attributes of `old`, which
@@ -124,6 +144,14 @@ mod tests {
     use crate::key::Key;
     use rustix::thread::set_thread_res_uid;
     use std::fs::File;
+
+    #[test]
+    fn every_user_has_a_number_outside_of_user_namespaces() {
+        assert!(maps_all("         0          0 4294967295\n"));
+        for inside in ["         0       1000          1\n", "0 0 65536", ""] {
+            assert!(!maps_all(inside), "{inside}");
+        }
+    }
 
     #[test]
     fn a_file_has_the_owner_that_its_file_system_gives_it() {

@@ -138,13 +138,17 @@ impl Walk<'_> {
         Ok(Step::Link(rustix::fs::readlinkat(&link, "", Vec::new())?.into_bytes()))
     }
 
-    /// Whether the link of this name in this directory is to be followed.
+    /// Whether the link of this name in this directory is to be followed. Whether others can make names there now says nothing of when
+    /// the link was made.
     fn judge(&self, link: &Stat, name: &OsStr) -> io::Result<()> {
-        if owned::is_trusted(link.st_uid) || !owned::is_shared(&rustix::fs::fstat(&self.here)?) {
+        let owner = link.st_uid;
+        if owned::is_trusted(owner) || owned::is_unmapped(link, &rustix::fs::fstat(&self.here)?) {
             return Ok(());
         }
-        let (name, owner) = (name.display(), link.st_uid);
-        let why = format!("\"{name}\" is a symbolic link that user {owner} made in a directory where others can write");
+        let why = format!(
+            "\"{}\" is a symbolic link of user {owner}, and not of root or of the user who writes",
+            name.display()
+        );
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 
