@@ -3,6 +3,7 @@
 use phoebus_net::Stream;
 use phoebus_net::transport::{Pulse, Security};
 use phoebus_proto::session::Code;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use tokio::task::yield_now;
 use tokio::time::sleep;
@@ -14,8 +15,9 @@ const QUESTIONS: u32 = 10;
 /// How long a neighbour that can be asked has to be silent, and for how many of its round trips.
 const SILENCE: Duration = Duration::from_secs(1);
 const TRIPS: u32 = 8;
-/// What does instead of a second where its port refuses connections as well.
-const SILENCE_REFUSED: Duration = Duration::from_millis(200);
+/// What is enough instead of a second where something else speaks against it: its port refuses connections, or another process
+/// has taken its place.
+const SILENCE_DOUBTED: Duration = Duration::from_millis(200);
 
 /// What is to be heard of a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,14 +44,17 @@ struct Place {
 impl Ear {
     /// On these connections, of which several may be the same.
     pub(crate) fn at(pulses: impl IntoIterator<Item = Box<dyn Pulse>>) -> Self {
-        let mut places: Vec<Place> = Vec::new();
-        for pulse in pulses {
-            let is_new = places.iter().all(|place| place.pulse.id() != pulse.id());
-            if let Some(before) = pulse.heard().filter(|_| is_new) {
-                places.push(Place { pulse, before });
-            }
-        }
-        Self(places)
+        let mut ids = HashSet::new();
+        let place = |pulse: Box<dyn Pulse>| {
+            let before = pulse.heard().filter(|_| ids.insert(pulse.id()))?;
+            Some(Place { pulse, before })
+        };
+        Self(pulses.into_iter().filter_map(place).collect())
+    }
+
+    /// Whether there is no connection to listen on.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether it listens on the connection of this stream.
@@ -59,18 +64,12 @@ impl Ear {
 
     /// Whether something has come since this was last asked for; nothing if no connection is left.
     fn hears(&mut self) -> Option<bool> {
-        let mut hears = None;
-        for Place { pulse, before } in &mut self.0 {
-            if let Some(now) = pulse.heard() {
-                hears = Some(hears == Some(true) || now != *before);
-                *before = now;
-            }
-        }
-        hears
+        let all: Vec<bool> = self.0.iter_mut().filter_map(Place::hears).collect();
+        (!all.is_empty()).then(|| all.contains(&true))
     }
 
     /// Asks for signs of life. Returns the longest round trip of the connections that can ask, if there are any.
-    pub(crate) fn ask(&self) -> Option<Duration> {
+    fn ask(&self) -> Option<Duration> {
         self.0.iter().filter_map(|place| place.pulse.ask()).max()
     }
 
@@ -78,27 +77,42 @@ impl Ear {
     /// meanwhile. What was on its way when a process died is heard for a moment after it. Where it cannot be asked, and on the
     /// longest paths, `most` is long enough. `is_refused` tells whether its port refuses connections as well.
     pub(crate) async fn listen(&mut self, most: Duration, is_refused: impl Fn() -> bool) -> Heard {
-        let (mut all, mut silent, mut unanswered) = (Duration::ZERO, Duration::ZERO, 0);
+        let mut silence = Silence::default();
         loop {
-            let least = if is_refused() { SILENCE_REFUSED } else { SILENCE };
-            let limit = self.ask().map_or(most, |rtt| (TRIPS * rtt).max(least).min(most));
-            let pause = LOOK.min(limit / QUESTIONS);
-            sleep(pause).await;
-            // What has come is to be read first: a pause of this process is no silence of the other. For the same reason a look
-            // counts for the time that it was to take, whatever the clock says.
-            yield_now().await;
-            all += pause;
-            match self.hears() {
-                None => return Heard::NoConnection,
-                Some(true) => (silent, unanswered) = (Duration::ZERO, 0),
-                Some(false) => (silent, unanswered) = (silent + pause, unanswered + 1),
+            let least = if is_refused() { SILENCE_DOUBTED } else { SILENCE };
+            let limit = limit(self.ask(), least, most);
+            let pause = pause(limit);
+            wait(pause).await;
+            let Some(hears) = self.hears() else { return Heard::NoConnection };
+            if let Some(heard) = silence.after(pause, hears, limit) {
+                return heard;
             }
-            if silent >= limit && unanswered >= QUESTIONS {
-                return Heard::Silence;
-            }
-            if all >= 2 * limit && silent < limit / 2 {
-                return Heard::Life;
-            }
+        }
+    }
+
+    /// Listens on each connection by itself, and keeps those that have fallen silent: where one process has taken the place of
+    /// another, the rest are its own.
+    pub(crate) async fn keep_silent(&mut self, most: Duration) {
+        let mut undecided: Vec<_> = self.0.drain(..).map(|place| (place, Silence::default())).collect();
+        while !undecided.is_empty() {
+            let limits: Vec<_> =
+                undecided.iter().map(|(place, _)| limit(place.pulse.ask(), SILENCE_DOUBTED, most)).collect();
+            let pause = limits.iter().copied().map(pause).min().unwrap_or(LOOK);
+            wait(pause).await;
+            let looked = undecided.into_iter().zip(limits);
+            undecided = looked
+                .filter_map(|((mut place, mut silence), limit)| {
+                    let hears = place.hears()?;
+                    match silence.after(pause, hears, limit) {
+                        None => Some((place, silence)),
+                        Some(Heard::Silence) => {
+                            self.0.push(place);
+                            None
+                        }
+                        Some(_) => None,
+                    }
+                })
+                .collect();
         }
     }
 
@@ -110,8 +124,108 @@ impl Ear {
     }
 }
 
+impl Place {
+    /// Whether something has come since this was last asked for; nothing if the connection has ended.
+    fn hears(&mut self) -> Option<bool> {
+        let now = self.pulse.heard()?;
+        Some(std::mem::replace(&mut self.before, now) != now)
+    }
+}
+
+/// For how long there was silence so far.
+#[derive(Debug, Default)]
+struct Silence {
+    /// Since the beginning, and since something was last heard.
+    all: Duration,
+    silent: Duration,
+    /// Questions since then.
+    unanswered: u32,
+}
+
+impl Silence {
+    /// Counts a look after this pause. Says what that shows as soon as it shows anything; `limit` is long enough.
+    fn after(&mut self, pause: Duration, hears: bool, limit: Duration) -> Option<Heard> {
+        self.all += pause;
+        (self.silent, self.unanswered) =
+            if hears { (Duration::ZERO, 0) } else { (self.silent + pause, self.unanswered + 1) };
+        if self.silent >= limit && self.unanswered >= QUESTIONS {
+            return Some(Heard::Silence);
+        }
+        (self.all >= 2 * limit && self.silent < limit / 2).then_some(Heard::Life)
+    }
+}
+
+/// How long silence has to last on a connection of this round trip, if it can ask.
+fn limit(rtt: Option<Duration>, least: Duration, most: Duration) -> Duration {
+    rtt.map_or(most, |rtt| (TRIPS * rtt).max(least).min(most))
+}
+
+/// The pause between two questions.
+fn pause(limit: Duration) -> Duration {
+    LOOK.min(limit / QUESTIONS)
+}
+
+/// What has come is to be read before the next look: a pause of this process is no silence of the other. For the same reason a look
+/// counts for the time that it was to take, whatever the clock says.
+async fn wait(pause: Duration) {
+    sleep(pause).await;
+    yield_now().await;
+}
+
 /// Whether a beacon of this protection says anything about connections of that one. Whoever can send packets can reset one in the
 /// clear, or light one under another's name; what nobody can forge does not end by it.
 pub(crate) fn is_believed(beacon: Security, connection: Security) -> bool {
     beacon > Security::None || connection == Security::None
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// The pulse of a connection, which answers or not.
+    #[derive(Debug)]
+    struct Told {
+        id: usize,
+        answers: bool,
+        heard: AtomicU64,
+    }
+
+    impl Pulse for Told {
+        fn id(&self) -> usize {
+            self.id
+        }
+
+        fn heard(&self) -> Option<u64> {
+            Some(self.heard.load(Ordering::Relaxed))
+        }
+
+        fn ask(&self) -> Option<Duration> {
+            self.heard.fetch_add(self.answers.into(), Ordering::Relaxed);
+            Some(Duration::from_millis(1))
+        }
+    }
+
+    fn told(id: usize, answers: bool) -> Box<dyn Pulse> {
+        Box::new(Told { id, answers, heard: AtomicU64::new(0) })
+    }
+
+    #[tokio::test]
+    async fn of_several_connections_those_are_kept_that_are_silent() {
+        let mut ear = Ear::at([told(1, true), told(2, false), told(2, true), told(3, true), told(4, false)]);
+        ear.keep_silent(Duration::from_secs(3)).await;
+        let mut ids: Vec<_> = ear.0.iter().map(|place| place.pulse.id()).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [2, 4]);
+    }
+
+    #[tokio::test]
+    async fn one_that_answers_is_enough_to_live() {
+        let most = Duration::from_secs(3);
+        assert_eq!(Ear::at([told(1, true), told(2, false)]).listen(most, || false).await, Heard::Life);
+        assert_eq!(Ear::at([told(1, false), told(2, false)]).listen(most, || true).await, Heard::Silence);
+        assert_eq!(Ear::at([]).listen(most, || true).await, Heard::NoConnection);
+    }
 }

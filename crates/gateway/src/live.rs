@@ -5,6 +5,7 @@ use crate::pool::Pool;
 use crate::relay::{Failure, Side};
 use crate::reserve::{Held, Reservations, Segment, TooMuch};
 use crate::survey::Mark;
+use crate::suspicion::Dead;
 use crate::transports::shows_death;
 use phoebus_net::transport::{Pulse, Security};
 use phoebus_net::{Stats, Stream};
@@ -316,14 +317,15 @@ impl Sessions {
         self.lock().values().cloned().collect()
     }
 
-    /// Ends those with `neighbour` that were open `before` that time, by a transport that does not show its death, and about which
-    /// a beacon of this protection is believed: the neighbour has died. Returns how many.
-    pub(crate) fn died(&self, neighbour: &Neighbour, beacon: Security, before: Instant) -> usize {
+    /// Ends those whose hop with `neighbour` goes over connections that are all `dead`, by a transport that does not show its death,
+    /// and about which a beacon of this protection is believed: the neighbour has died. Returns how many.
+    pub(crate) fn died(&self, neighbour: &Neighbour, beacon: Security, dead: &Dead<'_>) -> usize {
         let reason = match neighbour {
             Neighbour::Peer(peer) => format!("{peer} has died"),
             Neighbour::Client(_) => "the client's agent has died".to_owned(),
         };
-        let hit = |live: &&Arc<Live>| live.since <= before && live.hidden_with(neighbour, beacon).next().is_some();
+        let is_dead = |live: &Live, side| live.streams(side).iter().all(|stream| dead.has(stream, live.since));
+        let hit = |live: &&Arc<Live>| live.hidden_with(neighbour, beacon).any(|side| is_dead(live, side));
         let all = self.all();
         all.iter().filter(hit).map(|live| live.end(Code::Reset, &*reason)).count()
     }
@@ -335,6 +337,11 @@ impl Sessions {
             streams.filter_map(|stream| stream.pulse()).collect()
         };
         self.all().iter().flat_map(of).collect()
+    }
+
+    /// Whether there are such sessions, with a pulse or without.
+    pub(crate) fn any_with(&self, neighbour: &Neighbour, beacon: Security) -> bool {
+        self.all().iter().any(|live| live.hidden_with(neighbour, beacon).next().is_some())
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -2,11 +2,13 @@
 //!
 //! A reset is a suspicion: whoever sees a connection's packets can send one, TLS or not. The neighbour counts as dead only if
 //! another process is there in its place, or if its other connections have fallen silent as well: it is asked on each of them
-//! for a sign of life, which over QUIC nobody else can give.
+//! for a sign of life, which over QUIC nobody else can give. A reset may come late, when another process has long had
+//! connections of its own: then only those count as the dead one's that do not answer.
 
 use crate::ear::{Ear, Heard, is_believed};
 use crate::live::{Neighbour, Sessions};
 use crate::pool::{Lost, Pool, Shown};
+use phoebus_net::Stream;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,6 +53,8 @@ struct Suspicion {
     since: Instant,
     /// At the connections that there were, used or not.
     ear: Ear,
+    /// Whether there was anything that could end.
+    matters: bool,
     /// Which process of a peer shows itself.
     shown: Option<watch::Receiver<Shown>>,
 }
@@ -59,7 +63,7 @@ struct Suspicion {
 enum Verdict {
     /// The process has died: nothing more is heard of it.
     Silent,
-    /// The same, since another has shown itself, for the first time then.
+    /// The same, since another has shown itself, for the first time then. It may have connections that are older.
     Replaced(Instant),
     /// It lives, or nothing shows that it does not.
     Lives,
@@ -72,13 +76,18 @@ impl Suspects {
     }
 
     /// Looks in the background whether the neighbour whose beacon was reset has died, and then ends its sessions.
+    /// Where nothing could end there is nothing to look at: anyone can have a beacon here, and reset it.
     pub(crate) fn look_into(self: &Arc<Self>, reset: Reset) {
         let Reset { neighbour, pool, beacon, .. } = &reset;
         let mut pulses = self.sessions.pulses_with(neighbour, beacon.security);
         pulses.extend(pool.iter().flat_map(|pool| pool.pulses(beacon.security)));
         let (neighbour, ear) = (neighbour.clone(), Ear::at(pulses));
+        let matters = !ear.is_empty() || self.sessions.any_with(&neighbour, beacon.security);
+        if pool.is_none() && !matters {
+            return;
+        }
         let shown = pool.as_ref().map(|pool| pool.shown());
-        let suspicion = Suspicion { reset, since: Instant::now(), ear, shown };
+        let suspicion = Suspicion { reset, since: Instant::now(), ear, matters, shown };
         match self.lock().entry(neighbour) {
             Entry::Occupied(mut suspect) => {
                 let suspect = suspect.get_mut();
@@ -96,7 +105,7 @@ impl Suspects {
     async fn look(self: Arc<Self>, mut suspicion: Suspicion, renewed: Arc<Notify>) {
         loop {
             let verdict = suspicion.verdict(&renewed).await;
-            self.act(&suspicion, &verdict);
+            self.act(&mut suspicion, &verdict).await;
             let neighbour = &suspicion.reset.neighbour;
             let mut all = self.lock();
             match all.get_mut(neighbour).and_then(|suspect| suspect.next.take()) {
@@ -109,20 +118,28 @@ impl Suspects {
         }
     }
 
-    fn act(&self, suspicion: &Suspicion, verdict: &Verdict) {
-        let Suspicion { reset, since, ear, .. } = suspicion;
+    async fn act(&self, suspicion: &mut Suspicion, verdict: &Verdict) {
+        let Suspicion { reset, since, ear, matters, .. } = suspicion;
         let (before, why) = match verdict {
             Verdict::Silent => (*since, "nothing more is heard of it"),
-            // What is newer is that process's.
-            Verdict::Replaced(shown) => (*since.min(shown), "another process has taken its place"),
+            Verdict::Replaced(shown) => {
+                ear.keep_silent(reset.silence).await;
+                ((*shown).min(*since), "another process has taken its place")
+            }
             Verdict::Lives => {
-                return info!(neighbour = ?reset.neighbour, "a beacon was reset, but nothing shows that the neighbour has died");
+                let said = "a beacon was reset, but nothing shows that the neighbour has died";
+                match matters {
+                    true => info!(neighbour = ?reset.neighbour, "{said}"),
+                    false => debug!(neighbour = ?reset.neighbour, "{said}"),
+                }
+                return;
             }
         };
-        let sessions = self.sessions.died(&reset.neighbour, reset.beacon.security, before);
+        let dead = Dead { ear, before };
+        let sessions = self.sessions.died(&reset.neighbour, reset.beacon.security, &dead);
         ear.abandon(before);
         if let Some(pool) = &reset.pool {
-            pool.give_up(reset.beacon.security, before, ear);
+            pool.give_up(reset.beacon.security, &dead);
         }
         match &reset.neighbour {
             Neighbour::Peer(peer) => warn!(peer, sessions, "the peer has died: its beacon was reset, and {why}"),
@@ -132,6 +149,22 @@ impl Suspects {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Neighbour, Suspect>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The connections of a process that has died.
+#[derive(Debug)]
+pub(crate) struct Dead<'a> {
+    /// At those that have fallen silent.
+    ear: &'a Ear,
+    /// Those on which nothing can be heard are its if they are older than this.
+    before: Instant,
+}
+
+impl Dead<'_> {
+    /// Whether the connection of this stream is one of them, which is in use `since` that time.
+    pub(crate) fn has(&self, stream: &Stream, since: Instant) -> bool {
+        if stream.pulse().is_some() { self.ear.is_at(stream) } else { since <= self.before }
     }
 }
 
@@ -177,4 +210,25 @@ async fn shows(shown: &mut watch::Receiver<Shown>, reset: &Reset) -> Verdict {
         true => Verdict::Lives,
         false => Verdict::Replaced(shown.since),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phoebus_net::transport::Security;
+
+    #[tokio::test]
+    async fn strangers_whose_beacons_are_reset_leave_nothing() {
+        let suspects = Suspects::of(Arc::default());
+        for instance in 0..100 {
+            suspects.look_into(Reset {
+                neighbour: Neighbour::Client(instance),
+                pool: None,
+                beacon: Lost { instance, number: 0, security: Security::None },
+                is_own: false,
+                silence: Duration::from_secs(3),
+            });
+        }
+        assert_eq!(suspects.lock().len(), 0);
+    }
 }

@@ -8,8 +8,8 @@ use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::Hello;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::{ALLOW_ALL, Certificates, PATIENCE, Pg, address, exchange, pattern, reset, session};
 
@@ -110,23 +110,36 @@ struct Observer {
     /// How many connections there were, and before which one all are to be reset.
     seen: Arc<AtomicU32>,
     reset_before: Arc<AtomicU32>,
+    /// The near ends hear nothing of an end that a far one makes, before they are reset.
+    swallows: Arc<AtomicBool>,
 }
 
 impl Observer {
-    fn before(to: SocketAddr) -> Self {
-        let listener = TcpListener::bind((to.ip(), 0)).unwrap();
+    fn before(to: Arc<Mutex<SocketAddr>>) -> Self {
+        let listener = TcpListener::bind((to.lock().unwrap().ip(), 0)).unwrap();
         let (seen, reset_before) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let (at, dead) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
-        let observer = Self { at, dead: dead.clone(), seen: seen.clone(), reset_before: reset_before.clone() };
+        let swallows = Arc::new(AtomicBool::new(false));
+        let observer = Self {
+            at,
+            dead: dead.clone(),
+            seen: seen.clone(),
+            reset_before: reset_before.clone(),
+            swallows: swallows.clone(),
+        };
         std::thread::spawn(move || {
             for near in listener.incoming() {
                 if dead.load(Ordering::SeqCst) {
                     break;
                 }
                 let (near, number) = (near.unwrap(), seen.fetch_add(1, Ordering::SeqCst));
+                let to = *to.lock().unwrap();
                 let Ok(far) = TcpStream::connect(to) else { continue };
-                let reset_before = reset_before.clone();
-                std::thread::spawn(move || pass_on([near, far], || reset_before.load(Ordering::SeqCst) > number));
+                let (reset_before, swallows) = (reset_before.clone(), swallows.clone());
+                std::thread::spawn(move || {
+                    let is_reset = || reset_before.load(Ordering::SeqCst) > number;
+                    pass_on([near, far], is_reset, || swallows.load(Ordering::SeqCst));
+                });
             }
         });
         observer
@@ -152,8 +165,8 @@ impl Observer {
     }
 }
 
-/// Passes bytes on until an end closes or `is_reset` says so.
-fn pass_on(ends: [TcpStream; 2], is_reset: impl Fn() -> bool) {
+/// Passes bytes on until an end closes, unless somebody `swallows` that, or `is_reset` says so.
+fn pass_on(ends: [TcpStream; 2], is_reset: impl Fn() -> bool, swallows: impl Fn() -> bool) {
     ends.iter().for_each(|end| end.set_nonblocking(true).unwrap());
     let mut piece = [0; 4096];
     while !is_reset() {
@@ -162,6 +175,7 @@ fn pass_on(ends: [TcpStream; 2], is_reset: impl Fn() -> bool) {
                 // Handshakes always fit the socket's buffer.
                 Ok(n) if n > 0 => to.write_all(&piece[..n]).unwrap(),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                _ if swallows() => {}
                 _ => return,
             }
         }
@@ -170,34 +184,57 @@ fn pass_on(ends: [TcpStream; 2], is_reset: impl Fn() -> bool) {
     ends.into_iter().for_each(reset);
 }
 
-/// Passes datagrams on between one host and `to`, at this address, until it is told to drop them.
-fn datagrams(at: std::net::IpAddr, to: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
-    let socket = UdpSocket::bind((at, 0)).unwrap();
-    let (here, drops) = (socket.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
-    let cut = drops.clone();
+/// How a path treats datagrams.
+#[derive(Debug, Default)]
+struct Path {
+    drops: AtomicBool,
+    /// For how long each is on its way, in milliseconds.
+    takes: AtomicU32,
+}
+
+/// Passes datagrams on between one host and `to`, as the path says.
+fn datagrams(to: Arc<Mutex<SocketAddr>>) -> (SocketAddr, Arc<Path>) {
+    let socket = UdpSocket::bind((to.lock().unwrap().ip(), 0)).unwrap();
+    let (here, path) = (socket.local_addr().unwrap(), Arc::new(Path::default()));
+    let (on_its_way, arriving) = std::sync::mpsc::channel::<(Instant, Vec<u8>, SocketAddr)>();
+    let (sender, its_path) = (socket.try_clone().unwrap(), path.clone());
+    std::thread::spawn(move || {
+        for (due, datagram, next) in arriving {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            if !its_path.drops.load(Ordering::SeqCst) {
+                // What is lost is sent again.
+                let _ = sender.send_to(&datagram, next);
+            }
+        }
+    });
+    let its_path = path.clone();
     std::thread::spawn(move || {
         let (mut piece, mut near) = (vec![0; 65536], None);
         while let Ok((n, from)) = socket.recv_from(&mut piece) {
+            let to = *to.lock().unwrap();
             let next = if from == to { near } else { Some(to) };
             if from != to {
                 near = Some(from);
             }
-            if let (Some(next), false) = (next, cut.load(Ordering::SeqCst)) {
-                // What is lost is sent again.
-                let _ = socket.send_to(&piece[..n], next);
+            let takes = Duration::from_millis(its_path.takes.load(Ordering::SeqCst).into());
+            if let Some(next) = next {
+                on_its_way.send((Instant::now() + takes, piece[..n].to_vec(), next)).unwrap();
             }
         }
     });
-    (here, drops)
+    (here, path)
 }
 
 /// pg1 and pg2, joined by QUIC or UDT, between which somebody sees all packets and a beacon is lit.
 struct Watched {
     first: Pg,
-    _second: Pg,
+    second: Option<Pg>,
+    /// Where the second is, and where it was first, with its configuration.
+    to: Arc<Mutex<SocketAddr>>,
+    at: SocketAddr,
+    text: String,
     observer: Observer,
-    /// Datagrams get lost.
-    drops: Arc<AtomicBool>,
+    path: Arc<Path>,
     _certificates: Certificates,
 }
 
@@ -205,16 +242,17 @@ impl Watched {
     /// pg1 keeps so many connections ready.
     fn by(transport: &str, ready: u32, limits: &str) -> Self {
         let (certificates, addrs) = (Certificates::new(), [address(), address()]);
-        let (observer, limits) = (Observer::before(addrs[1]), format!("[limits]\n{limits}"));
-        let (by, drops) = datagrams(addrs[1].ip(), addrs[1]);
-        let second = format!(
+        let to = Arc::new(Mutex::new(addrs[1]));
+        let (observer, limits) = (Observer::before(to.clone()), format!("[limits]\n{limits}"));
+        let (by, path) = datagrams(to.clone());
+        let text = format!(
             "{}[[listen]]\naddress = \"{}\"\ntransport = \"{transport}\"\nsecurity = \"encrypt\"\n[[peer]]\nname = \"pg1\"\n\
              address = \"{}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = 0 }}\n{ALLOW_ALL}{limits}",
             certificates.issue("pg2"),
             addrs[1],
             addrs[0]
         );
-        let second = Pg::start_at(addrs[1], "pg2", &second);
+        let second = Some(Pg::start_at(addrs[1], "pg2", &text));
         let first = format!(
             "{}[[peer]]\nname = \"pg2\"\naddress = \"{}\"\ntransport = \"auto\"\nallowed = [\"{transport}/{}\"]\n\
              pool = {{ min = {ready} }}\n[[route]]\nto = \"*\"\nvia = \"pg2\"\n{ALLOW_ALL}{limits}",
@@ -223,9 +261,21 @@ impl Watched {
             by.port()
         );
         let first = Pg::start_at(addrs[0], "pg1", &first);
-        let watched = Self { first, _second: second, observer, drops, _certificates: certificates };
+        let at = addrs[1];
+        let watched = Self { first, second, to, at, text, observer, path, _certificates: certificates };
         watched.until_lit(true);
         watched
+    }
+
+    /// The second is killed and started again on another host, and all that tells of the death is lost.
+    fn comes_back(&mut self) {
+        self.observer.swallows.store(true, Ordering::SeqCst);
+        self.path.drops.store(true, Ordering::SeqCst);
+        drop(self.second.take());
+        let at = address();
+        self.second = Some(Pg::start_at(at, "pg2", &self.text.replace(&self.at.to_string(), &at.to_string())));
+        *self.to.lock().unwrap() = at;
+        self.path.drops.store(false, Ordering::SeqCst);
     }
 
     /// Opens sessions until one says that a beacon is lit, or is not.
@@ -285,10 +335,10 @@ fn who_lights_another_beacon_lives_however_silent_the_path_is() {
     for transport in ["quic", "udt"] {
         let pair = Watched::by(transport, 1, SILENCE);
         let (client, server, _) = session(&pair.first, |ask| ask);
-        pair.drops.store(true, Ordering::SeqCst);
+        pair.path.drops.store(true, Ordering::SeqCst);
         pair.observer.reset_all();
         std::thread::sleep(LONG);
-        pair.drops.store(false, Ordering::SeqCst);
+        pair.path.drops.store(false, Ordering::SeqCst);
         exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
     }
 }
@@ -313,13 +363,58 @@ fn a_new_session_to_a_peer_that_has_died_is_refused_as_soon_as_its_port_refuses(
         // There is more patience than a test has.
         let long = "handshake_timeout = \"600s\"\nconnect_timeout = \"600s\"\nsilence_timeout = \"600s\"\n";
         let pair = Watched::by(transport, 1, long);
-        pair.drops.store(true, Ordering::SeqCst);
+        pair.path.drops.store(true, Ordering::SeqCst);
         pair.observer.dies();
         let (_listener, to) = support::destination();
         for _ in 0..2 {
             let no = support::Ask::to(to).ask(pair.first.addr).unwrap_err();
             assert_eq!((no.code, no.hop.as_str()), (phoebus_proto::session::Code::Refused, "pg2"), "{no:?}");
             assert!(no.reason.contains("its TCP port refuses connections"), "{no:?}");
+        }
+    }
+}
+
+#[test]
+fn a_reset_that_comes_late_ends_no_session_with_the_process_that_lives() {
+    let hop = |transport: &str| {
+        let mut pair = Watched::by(transport, 0, SILENCE);
+        let (mut client, _server, _) = session(&pair.first, |ask| ask);
+        pair.comes_back();
+        let (listener, to) = support::destination();
+        let start = Instant::now();
+        let newer = loop {
+            match support::Ask::to(to).ask(pair.first.addr) {
+                Ok((newer, _)) => break newer,
+                Err(no) => assert!(start.elapsed() < PATIENCE, "{no:?}"),
+            }
+        };
+        let (its_server, _) = listener.accept().unwrap();
+        its_server.set_read_timeout(Some(PATIENCE)).unwrap();
+        pair.observer.reset_all();
+        // What is the dead one's ends.
+        let error = client.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        std::thread::sleep(LONG);
+        exchange(newer, its_server, &pattern(300_000, 1), &pattern(200_000, 2));
+    };
+    std::thread::scope(|scope| {
+        for transport in ["quic", "udt"] {
+            scope.spawn(move || hop(transport));
+        }
+    });
+}
+
+#[test]
+fn a_port_that_refuses_at_once_ends_no_opening_over_a_longer_path() {
+    for transport in ["quic", "udt"] {
+        let pair = Watched::by(transport, 0, SILENCE);
+        pair.path.takes.store(100, Ordering::SeqCst);
+        pair.observer.dies();
+        pair.until_lit(false);
+        // Some are asked for on connections that have to be made.
+        for _ in 0..3 {
+            let (client, server, _) = session(&pair.first, |ask| ask);
+            exchange(client, server, b"up", b"down");
         }
     }
 }

@@ -3,7 +3,8 @@
 //! again, and tells which process is there.
 
 use super::{Pool, Way, lock};
-use crate::ear::{Ear, is_believed};
+use crate::ear::is_believed;
+use crate::suspicion::Dead;
 use crate::transports::shows_death;
 use phoebus_net::transport::{Pulse, Security};
 use phoebus_net::{CongestionControl, Profile, Stream};
@@ -145,10 +146,10 @@ impl Pool {
         missing.then_some("no TCP connection beside it tells of the peer's death")
     }
 
-    /// Has no connection more be used that was idle `before` that time, or is one of the `dead`: the peer has died, as is known by a
-    /// beacon of this protection.
-    pub(crate) fn give_up(&self, beacon: Security, before: Instant, dead: &Ear) {
-        let is_dead = |warm: &super::Warm| warm.since <= before || dead.is_at(&warm.stream);
+    /// Has no connection more be used that was idle and is one of the `dead`: the peer has died, as is known by a beacon of this
+    /// protection.
+    pub(crate) fn give_up(&self, beacon: Security, dead: &Dead<'_>) {
+        let is_dead = |warm: &super::Warm| dead.has(&warm.stream, warm.since);
         lock(&self.idle).retain(|warm| !is_dead(warm) || !is_believed(beacon, warm.stream.security()));
     }
 
