@@ -1,6 +1,8 @@
 //! Whose a file is, and what it has beside its bytes: owner, group, access list (acl(5)), extended attributes (xattr(7)).
 
-use rustix::fs::{Gid, Mode, Stat, Uid, XattrFlags, fchown, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat};
+use rustix::fs::{
+    Gid, Mode, Stat, Uid, XattrFlags, fchmod, fchown, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat,
+};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::ffi::CStr;
@@ -16,6 +18,9 @@ const OF_THE_BYTES: [&[u8]; 3] = [b"security.capability", b"security.ima", b"sec
 
 /// The access list, which a file may get from its directory (acl(5)).
 const ACCESS_LIST: &CStr = c"system.posix_acl_access";
+
+/// How the names of what has a meaning for the system begin, access lists of all sorts among it.
+const OF_THE_SYSTEM: &[u8] = b"system.";
 
 /// Whether nobody but the user who asks has had a hand in the open `file`.
 pub(super) fn is_own(file: impl AsFd, shared: bool) -> io::Result<bool> {
@@ -58,7 +63,8 @@ fn maps_all(map: &str) -> bool {
 /// Whether `new`, the draft of this user, can get the owner and the group that `was` has, and the extended attributes of `old`, which
 /// is the same file. What a file system gives to one owner whoever makes it has that already.
 ///
-/// The group and the attributes stay with it; its owner does not change before it is complete, nor does its access list.
+/// The group and the attributes stay with it; its owner does not change before it is complete, nor does its access list, by which others
+/// could read what is written. Until then it is its owner's alone.
 pub(super) fn may_inherit(new: impl AsFd, was: &super::Stat, old: impl AsFd) -> io::Result<()> {
     let new = new.as_fd();
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
@@ -86,7 +92,16 @@ pub(super) fn may_inherit(new: impl AsFd, was: &super::Stat, old: impl AsFd) -> 
             done => done?,
         }
     }
-    copy_attributes(new, old.as_fd(), |name| name != ACCESS_LIST.to_bytes())
+    // Access lists of all sorts are the system's: with NFSv4 they set the mode as well.
+    copy_attributes(new, old.as_fd(), |name| !name.starts_with(OF_THE_SYSTEM))?;
+    if fstat(new)?.st_mode & 0o077 != 0 {
+        match fchmod(new, Mode::RUSR | Mode::WUSR) {
+            // Where modes cannot be set, nothing that is done here changes them.
+            Err(Errno::PERM | Errno::INVAL | Errno::NOTSUP) => {}
+            done => done?,
+        }
+    }
+    Ok(())
 }
 
 /// Gives `new` what `old` has beside its bytes. Nothing is done about what they have in common.
@@ -151,6 +166,31 @@ mod tests {
         for inside in ["         0       1000          1\n", "0 0 65536", ""] {
             assert!(!maps_all(inside), "{inside}");
         }
+    }
+
+    #[test]
+    fn before_it_is_complete_a_draft_gets_no_access_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let [new, old] = ["new", "old"].map(|name| {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            File::open(dir.path().join(name)).unwrap()
+        });
+        fchmod(&new, Mode::from_raw_mode(0o755)).unwrap();
+        // Owner, group, others (acl(5)). Directories have an attribute of the system that is not the one of files.
+        let mut list = 2u32.to_le_bytes().to_vec();
+        for tag in [1u16, 4, 32] {
+            list.extend([&tag.to_le_bytes()[..], &5u16.to_le_bytes(), &u32::MAX.to_le_bytes()].concat());
+        }
+        let of_the_system = c"system.posix_acl_default";
+        fsetxattr(&old, of_the_system, &list, XattrFlags::empty()).unwrap();
+        fsetxattr(&old, c"user.note", b"kept", XattrFlags::empty()).unwrap();
+        let disk = Linux::new(dir.path(), crate::Links::Beneath).unwrap();
+        may_inherit(&new, &disk.stat(&Key::parse("old").unwrap(), true).unwrap(), &old).unwrap();
+        let len = |name: &CStr| fgetxattr(&new, name, &mut [0; 100]);
+        assert_eq!((len(c"user.note"), len(of_the_system)), (Ok(4), Err(Errno::NODATA)));
+        assert_eq!(fstat(&new).unwrap().st_mode & 0o777, 0o600);
+        inherit(&new, &old).unwrap();
+        assert_eq!(fgetxattr(&new, of_the_system, &mut [0; 100]), Ok(list.len()));
     }
 
     #[test]
