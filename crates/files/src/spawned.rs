@@ -14,6 +14,11 @@ impl<T: Send + 'static> Spawned<T> {
 }
 
 impl<T> Spawned<T> {
+    /// Whether it has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_finished()
+    }
+
     /// What it comes to.
     pub(crate) async fn end(mut self) -> Result<T, JoinError> {
         (&mut self.0).await

@@ -127,6 +127,11 @@ pub trait Store: Debug + Send + Sync {
         self.list(key)
     }
 
+    /// Whether everything has the name that was said when it was put there. Where that is not known, [`Self::kept_names`] tells.
+    fn keeps_names(&self) -> bool {
+        true
+    }
+
     /// The names in the directory `key`, for those who look whether what they have put there is called so; none, if it always is.
     fn kept_names<'a>(&'a self, _key: &'a Key) -> Fallible<'a, Option<HashSet<Vec<u8>>>> {
         Box::pin(async { Ok(None) })

@@ -48,11 +48,14 @@ pub fn part_of(key: &Key, tag: &str) -> Result<Key, KeyError> {
 /// # Errors
 /// The path would be too long, or the system has no randomness.
 pub(crate) fn link_part(key: &Key) -> io::Result<Key> {
-    part_of(key, &tag()?).map_err(io::Error::other)
+    part_of(key, &random_tag()?).map_err(io::Error::other)
 }
 
-/// Digits that nobody can know beforehand.
-fn tag() -> io::Result<String> {
+/// Sixteen hexadecimal digits that nobody can know beforehand.
+///
+/// # Errors
+/// The system has no randomness.
+pub fn random_tag() -> io::Result<String> {
     let mut tag = [0; TAG / 2];
     SystemRandom::new().fill(&mut tag).map_err(|_| io::Error::other("the system has no randomness"))?;
     Ok(tag.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -109,7 +112,7 @@ impl Names {
     /// Others, which nobody can know beforehand.
     pub(crate) fn random(key: &Key) -> io::Result<Self> {
         let (dir, mut stem) = Self::tagged(key);
-        stem.extend(tag()?.bytes());
+        stem.extend(random_tag()?.bytes());
         Self::with_stem(&dir, &stem).map_err(io::Error::other)
     }
 

@@ -83,6 +83,18 @@ pub enum Event<'a> {
         /// After how long.
         wait: Duration,
     },
+    /// Something that was carried was taken away before its name was looked for.
+    Gone {
+        /// At the destination.
+        key: &'a Key,
+    },
+    /// It was not looked whether the destination has what was carried to a directory by the names that were said.
+    Unlisted {
+        /// The directory.
+        dir: &'a Key,
+        /// Why not.
+        reason: &'a str,
+    },
     /// Something failed for good.
     Failed {
         /// What.
@@ -137,6 +149,8 @@ pub struct Report {
     pub stopped: bool,
     /// Why it was not looked whether the destination has all that was carried by the names that were said, if it was not.
     pub unlisted: Option<String>,
+    /// How much of what was carried had gone again when its names were looked for.
+    pub gone: u64,
     /// Whether the destination could not make durable what was carried.
     pub unsettled: bool,
 }

@@ -1,77 +1,126 @@
 //! Whether a far destination has what was carried by the names that were said: servers may fold the case of names, shorten them, or
-//! write other characters, and then two files may have become one. When the files of a directory are there, its names are read once.
+//! write other characters, and then two files may have become one. The names of a directory are read once ([`look`]) when nothing more
+//! comes to it: when a walk has left all that is below it, or at the end of the job.
 
-use super::Run;
-use crate::error::{Error, Sort};
+use super::look::{Look, Looked};
+use super::{Event, Run};
 use crate::key::Key;
 use crate::spawned::Spawned;
-use crate::store::Store;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// How many directories are read at the same time.
 const AT_ONCE: usize = 4;
 
-/// A name that lists as its own beginning was shortened; below so many bytes that says nothing.
-const BEGINNING: usize = 8;
-
-/// What is not there by its name, and what is known of it.
-type Missing = Vec<(Key, Error)>;
-
 /// What came to each directory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Kept {
     dirs: HashMap<Key, Came>,
-    /// Where the last object goes.
+    /// Where the last object of a tree goes.
     current: Option<Key>,
-    looks: VecDeque<Spawned<Result<Missing, Error>>>,
+    looks: VecDeque<(Key, Spawned<Looked>)>,
+    places: Arc<Semaphore>,
 }
 
+impl Default for Kept {
+    fn default() -> Self {
+        let (dirs, current, looks) = Default::default();
+        Self { dirs, current, looks, places: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+}
+
+/// What came to one directory.
 #[derive(Debug, Default)]
-struct Came {
-    names: Vec<Vec<u8>>,
+pub(super) struct Came {
+    /// Each with a slash behind it: there may be millions.
+    names: Vec<u8>,
+    sizes: Vec<u64>,
     under_way: usize,
+    /// Whether something came that is no part of a tree: more of that may come until the end of the job.
+    alone: bool,
+    /// Whether something came that is.
+    of_tree: bool,
+}
+
+impl Came {
+    fn add(&mut self, name: &[u8], size: u64) {
+        self.names.extend(name);
+        self.names.push(b'/');
+        self.sizes.push(size);
+    }
+
+    /// The names, with the sizes of what has them.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], u64)> {
+        self.names.split(|&byte| byte == b'/').zip(self.sizes.iter().copied())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// Whether some of it was part of a tree.
+    pub(super) fn of_tree(&self) -> bool {
+        self.of_tree
+    }
 }
 
 impl Kept {
-    /// An object begins to be carried to `to`; the directory of which no more is expected, if there is one.
-    fn begin(&mut self, to: &Key) -> Option<Key> {
-        let dir = to.parent();
-        self.dirs.entry(dir.clone()).or_default().under_way += 1;
-        let left = self.current.replace(dir.clone()).filter(|left| *left != dir)?;
-        self.is_over(&left).then_some(left)
+    /// An object begins to be carried to `to`, alone or as a part of a tree; the directories to which no more of that comes.
+    fn begin(&mut self, to: &Key, alone: bool) -> Vec<Key> {
+        let (dir, mut over) = (to.parent(), Vec::new());
+        let came = self.dirs.entry(dir.clone()).or_default();
+        came.under_way += 1;
+        came.alone |= alone;
+        came.of_tree |= !alone;
+        if alone {
+            return over;
+        }
+        // Walks go through all that is below a directory before they go on beside it.
+        let mut left = self.current.replace(dir.clone()).unwrap_or_else(|| dir.clone());
+        while dir.below(&left).is_none() {
+            if self.is_over(&left) {
+                over.push(left.clone());
+            }
+            left = left.parent();
+        }
+        over
     }
 
-    /// It is there, or was not carried; its directory, if no more of that is expected.
-    fn end(&mut self, to: &Key, carried: bool) -> Option<Key> {
+    /// What was to be at `to` is there, with so many bytes, or was not carried; its directory, if no more comes to that.
+    fn end(&mut self, to: &Key, carried: Option<u64>) -> Option<Key> {
         let dir = to.parent();
         let came = self.dirs.get_mut(&dir)?;
         came.under_way = came.under_way.saturating_sub(1);
-        if carried {
-            came.names.push(to.name().to_vec());
+        if let Some(size) = carried {
+            came.add(to.name(), size);
         }
-        (self.current.as_ref() != Some(&dir) && self.is_over(&dir)).then_some(dir)
+        self.is_over(&dir).then_some(dir)
     }
 
     fn is_over(&self, dir: &Key) -> bool {
-        self.dirs.get(dir).is_some_and(|came| came.under_way == 0)
+        let stays = self.current.as_ref().is_some_and(|current| current.below(dir).is_some());
+        !stays && self.dirs.get(dir).is_some_and(|came| came.under_way == 0 && !came.alone)
     }
 }
 
 impl Run<'_> {
-    /// Notes that an object begins to be carried to `to`.
-    pub(super) async fn begins(&mut self, to: &Key) {
-        if self.job.dest.is_far()
-            && let Some(dir) = self.kept.begin(to)
-        {
-            self.look_for_names(dir).await;
+    /// Notes that an object begins to be carried to `to`, alone or as a part of a tree.
+    pub(super) async fn begins(&mut self, to: &Key, alone: bool) {
+        if self.job.dest.is_far() && !self.job.dest.keeps_names() {
+            for dir in self.kept.begin(to, alone) {
+                self.look_for_names(dir);
+            }
         }
     }
 
-    /// Notes that it has come, or that nothing was carried.
-    pub(super) async fn ends(&mut self, to: &Key, carried: bool) {
+    /// Notes that it has come, with so many bytes, or that nothing was carried.
+    pub(super) async fn ends(&mut self, to: &Key, carried: Option<u64>) {
         if let Some(dir) = self.kept.end(to, carried) {
-            self.look_for_names(dir).await;
+            self.look_for_names(dir);
+        }
+        while self.kept.looks.front().is_some_and(|(_, look)| look.is_over()) {
+            self.looked().await;
         }
     }
 
@@ -80,108 +129,84 @@ impl Run<'_> {
         let mut dirs: Vec<Key> = self.kept.dirs.keys().cloned().collect();
         dirs.sort();
         for dir in dirs {
-            self.look_for_names(dir).await;
+            self.look_for_names(dir);
         }
         while self.looked().await {}
     }
 
-    async fn look_for_names(&mut self, dir: Key) {
-        let names = self.kept.dirs.remove(&dir).map_or_else(Vec::new, |came| came.names);
-        // A server that cannot list is asked once.
-        if names.is_empty() || self.report.unlisted.is_some() {
-            return;
+    /// Looks for no more names, and says where that was not done.
+    pub(super) fn leave_names(&mut self) {
+        let dirs = std::mem::take(&mut self.kept.dirs).into_iter().filter(|(_, came)| came.len() > 0);
+        for dir in dirs.map(|(dir, _)| dir).chain(self.kept.looks.drain(..).map(|(dir, _)| dir)) {
+            self.job.watcher.saw(&Event::Unlisted { dir: &dir, reason: "it was interrupted" });
         }
-        while self.kept.looks.len() >= AT_ONCE {
-            self.looked().await;
-        }
-        let dest = self.job.dest.clone();
-        self.kept.looks.push_back(Spawned::new(async move { missing(&dest, &dir, names).await }));
     }
 
+    fn look_for_names(&mut self, dir: Key) {
+        let Some(came) = self.kept.dirs.remove(&dir).filter(|came| came.len() > 0) else { return };
+        let (look, places) = (Look { job: self.job.clone(), dir: dir.clone() }, self.kept.places.clone());
+        let look = async move {
+            let _place = places.acquire().await;
+            look.run(&came).await
+        };
+        self.kept.looks.push_back((dir, Spawned::new(look)));
+    }
+
+    /// Notes what the first look came to; false if there is none.
     async fn looked(&mut self) -> bool {
-        let Some(look) = self.kept.looks.pop_front() else { return false };
-        let failed = |error| Err(Error::io(self.job.dest.name(), "list", std::io::Error::other(error)));
-        match look.end().await.unwrap_or_else(failed) {
-            Ok(missing) => {
-                for (key, error) in missing {
-                    self.failed(key, error);
-                }
-            }
-            Err(error) => drop(self.report.unlisted.get_or_insert(error.to_string())),
+        let Some((dir, look)) = self.kept.looks.pop_front() else { return false };
+        let failed = |error: tokio::task::JoinError| Looked { unlisted: Some(error.to_string()), ..Looked::default() };
+        let looked = look.end().await.unwrap_or_else(failed);
+        for (key, error) in looked.missing {
+            self.failed(key, error);
+        }
+        for key in looked.gone {
+            self.job.watcher.saw(&Event::Gone { key: &key });
+            self.report.gone += 1;
+        }
+        if let Some(reason) = looked.unlisted {
+            self.job.watcher.saw(&Event::Unlisted { dir: &dir, reason: &reason });
+            self.report.unlisted.get_or_insert(reason);
         }
         true
     }
-}
-
-/// Those of `names`, all of which `dest` has taken, that it does not have in `dir`.
-async fn missing(dest: &Arc<dyn Store>, dir: &Key, names: Vec<Vec<u8>>) -> Result<Missing, Error> {
-    let (mut missing, mut alike) = (Vec::new(), None);
-    let Some(there) = dest.kept_names(dir).await? else { return Ok(missing) };
-    for name in names.into_iter().filter(|name| !there.contains(name)) {
-        let Ok(key) = dir.join(&name) else { continue };
-        let alike = alike.get_or_insert_with(|| there.iter().map(|name| (folded(name), name)).collect());
-        let reason = match called(&name, &there, alike) {
-            Some(other) => {
-                let other = String::from_utf8_lossy(other).escape_debug().to_string();
-                format!(
-                    "the server alters such names: it calls it \"{other}\", and may have replaced another file by it"
-                )
-            }
-            None => match dest.stat(&key).await {
-                // Listings may leave out what is there.
-                Ok(_) if name.is_ascii() => continue,
-                Ok(_) => "the server alters such names: it has none that is called so".to_owned(),
-                Err(error) if error.sort() == Sort::NotFound => {
-                    "the server has taken it, and has nothing of that name".to_owned()
-                }
-                Err(error) => return Err(error),
-            },
-        };
-        missing.push((key.clone(), Error::Store { name: super::shown(&**dest, &key), reason, sort: Sort::Other }));
-    }
-    Ok(missing)
-}
-
-/// Which of the names that are `there` stands for `name`, which is not: one of another case, or its beginning.
-fn called<'a>(name: &[u8], there: &'a HashSet<Vec<u8>>, alike: &HashMap<Vec<u8>, &'a Vec<u8>>) -> Option<&'a Vec<u8>> {
-    let beginnings = || (BEGINNING..name.len()).rev().map(|len| &name[..len]);
-    alike
-        .get(&folded(name))
-        .copied()
-        .or_else(|| beginnings().find_map(|beginning| there.get(beginning)))
-        .or_else(|| beginnings().find_map(|beginning| alike.get(&folded(beginning)).copied()))
-}
-
-fn folded(name: &[u8]) -> Vec<u8> {
-    name.to_ascii_lowercase()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn altered_names_are_found() {
-        let there: HashSet<Vec<u8>> =
-            ["foo2", "a-name-that-is-", "LONG-AND-LO", "x"].map(|n| n.as_bytes().to_vec()).into();
-        let alike = there.iter().map(|name| (folded(name), name)).collect();
-        let called =
-            |name: &str| called(name.as_bytes(), &there, &alike).map(|name| String::from_utf8(name.clone()).unwrap());
-        assert_eq!(called("FOO2").as_deref(), Some("foo2"));
-        assert_eq!(called("a-name-that-is-long").as_deref(), Some("a-name-that-is-"));
-        assert_eq!(called("long-and-longer").as_deref(), Some("LONG-AND-LO"));
-        assert_eq!((called("xylophone"), called(".hidden")), (None, None));
+    fn key(path: &str) -> Key {
+        Key::parse(path).unwrap()
     }
 
     #[test]
-    fn a_directory_is_looked_at_once_when_nothing_more_is_on_its_way() {
-        let key = |path: &str| Key::parse(path).unwrap();
+    fn a_directory_is_looked_at_once_when_a_walk_has_left_all_that_is_below_it() {
+        let (mut kept, none) = (Kept::default(), Vec::<Key>::new());
+        for path in ["d/a", "d/sub/x", "d/b", "d/sub2/deep/x", "d/c"] {
+            let left = match path {
+                "d/b" => vec![key("d/sub")],
+                "d/c" => vec![key("d/sub2/deep")],
+                _ => none.clone(),
+            };
+            assert_eq!(kept.begin(&key(path), false), left, "{path}");
+            assert_eq!(kept.end(&key(path), Some(1)), None, "{path}");
+            left.iter().for_each(|dir| drop(kept.dirs.remove(dir)));
+        }
+        assert_eq!(kept.begin(&key("d/late"), false), none);
+        assert_eq!(kept.begin(&key("e/x"), false), none);
+        // What was under way is there.
+        assert_eq!(kept.end(&key("d/late"), None), Some(key("d")));
+        let names: Vec<_> = kept.dirs[&key("d")].all().collect();
+        assert_eq!(names, [(&b"a"[..], 1), (b"b", 1), (b"c", 1)]);
+    }
+
+    #[test]
+    fn what_is_named_by_itself_is_looked_for_at_the_end() {
         let mut kept = Kept::default();
-        assert_eq!((kept.begin(&key("a/x")), kept.begin(&key("a/y"))), (None, None));
-        assert_eq!(kept.end(&key("a/x"), true), None);
-        assert_eq!(kept.begin(&key("b/x")), None);
-        assert_eq!(kept.end(&key("a/y"), true), Some(key("a")));
-        assert_eq!(kept.end(&key("b/x"), true), None);
-        assert_eq!(kept.begin(&key("c/x")), Some(key("b")));
+        for path in ["a/x", "b/x", "a/y"] {
+            assert_eq!((kept.begin(&key(path), true), kept.end(&key(path), Some(0))), (Vec::new(), None), "{path}");
+        }
+        assert_eq!((kept.dirs[&key("a")].len(), kept.dirs[&key("b")].len()), (2, 1));
     }
 }

@@ -7,6 +7,7 @@ mod delete;
 mod dirs;
 mod events;
 mod kept;
+mod look;
 mod one;
 
 pub use compare::{Comparison, Difference, Finding};
@@ -343,7 +344,7 @@ impl Run<'_> {
         }
         if !self.report.stopped {
             self.taken += cost;
-            self.begins(&one.to).await;
+            self.begins(&one.to, one.needs_parent).await;
             self.tasks.spawn(async move {
                 let (key, came) = one.run().await;
                 (key, cost, came)
@@ -381,7 +382,11 @@ impl Run<'_> {
             None => return false,
             Some(Ok((key, cost, came))) => {
                 self.taken -= cost;
-                self.ends(&key, matches!(came, Ok(Came::Carried(_)))).await;
+                let carried = match &came {
+                    Ok(Came::Carried(done)) => Some(done.size),
+                    _ => None,
+                };
+                self.ends(&key, carried).await;
                 self.came(key, came);
             }
             Some(Err(error)) => {
@@ -459,8 +464,10 @@ impl Run<'_> {
     }
 
     async fn finish(mut self) -> Report {
-        if !self.report.stopped && !self.job.how.stop.is_asked() {
-            self.look_for_all_names().await;
+        // Whoever moves files has to know of those that are there, also where there was no space for the others.
+        match self.job.how.stop.is_asked() {
+            true => self.leave_names(),
+            false => self.look_for_all_names().await,
         }
         // Before the times of directories are set, which removing what is in them changes.
         self.delete().await;

@@ -72,20 +72,8 @@ impl One {
         }
     }
 
-    /// Does `work`, and where it fails in a way that may pass, again, as often as that is tried.
     async fn persist<T, F: Future<Output = Result<T, Error>>>(&self, work: impl Fn() -> F) -> Result<T, Error> {
-        let mut attempt = 1;
-        loop {
-            match work().await {
-                Err(error) if error.may_pass() && attempt < self.job.retry.attempts => {
-                    let wait = self.job.retry.wait(attempt);
-                    self.job.watcher.saw(&Event::Again { to: &self.to, error: &error, wait });
-                    tokio::time::sleep(wait).await;
-                    attempt += 1;
-                }
-                other => return other,
-            }
-        }
+        self.job.persist(&self.to, work).await
     }
 
     /// Why it is to be carried, or why not.
@@ -222,6 +210,28 @@ impl One {
     async fn lacks_parent(&self, error: &Error) -> bool {
         let may_be = matches!(error.sort(), Sort::NotFound | Sort::Denied | Sort::Request | Sort::Other);
         may_be && !matches!(error, Error::Stopped { .. }) && self.has_no_parent().await
+    }
+}
+
+impl Job {
+    /// Does `work` for `to`, and where it fails in a way that may pass, again, as often as that is tried.
+    pub(super) async fn persist<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        to: &Key,
+        work: impl Fn() -> F,
+    ) -> Result<T, Error> {
+        let mut attempt = 1;
+        loop {
+            match work().await {
+                Err(error) if error.may_pass() && attempt < self.retry.attempts => {
+                    let wait = self.retry.wait(attempt);
+                    self.watcher.saw(&Event::Again { to, error: &error, wait });
+                    tokio::time::sleep(wait).await;
+                    attempt += 1;
+                }
+                other => return other,
+            }
+        }
     }
 }
 

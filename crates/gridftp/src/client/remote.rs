@@ -334,6 +334,10 @@ impl Store for Remote {
         })
     }
 
+    fn keeps_names(&self) -> bool {
+        self.has("XDRAFTS")
+    }
+
     fn kept_names<'a>(&'a self, key: &'a Key) -> Fallible<'a, Option<HashSet<Vec<u8>>>> {
         Box::pin(self.names_in(key))
     }

@@ -1,13 +1,15 @@
 //! Servers that call files otherwise than they were told to.
 
-use super::fake::Fake;
 use super::fake::tools::{key, remote};
+use super::fake::{Client, Fake};
 use phoebus_files::Links;
 use phoebus_files::job::{Job, Report, Retry};
 use phoebus_files::key::Key;
 use phoebus_files::local::Local;
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Carries files of these names to a server that takes each name for what `calls` makes of it, and lists those that `lists` says.
 async fn carry(
@@ -15,8 +17,24 @@ async fn carry(
     calls: impl Fn(&str) -> String + Send + Sync + 'static,
     lists: impl Fn(&str) -> bool + Send + Sync + 'static,
 ) -> (Report, Vec<String>, usize) {
+    carry_with(names, calls, lists, |_, _, _, _| false).await
+}
+
+/// The same; `twist` does some things differently. It is told how many listings there were, and whether it answered.
+async fn carry_with(
+    names: &[&str],
+    calls: impl Fn(&str) -> String + Send + Sync + 'static,
+    lists: impl Fn(&str) -> bool + Send + Sync + 'static,
+    twist: impl Fn(&mut Client, &str, &str, usize) -> bool + Send + Sync + 'static,
+) -> (Report, Vec<String>, usize) {
+    let listings = AtomicUsize::new(0);
     let fake = Fake::with(move |client, verb, argument| match verb {
+        _ if twist(client, verb, argument, listings.load(Ordering::Relaxed) + usize::from(verb == "MLSD")) => {
+            listings.fetch_add(usize::from(verb == "MLSD"), Ordering::Relaxed);
+            true
+        }
         "MLSD" => {
+            listings.fetch_add(1, Ordering::Relaxed);
             let names: Vec<(String, usize)> = {
                 let files = client.files.lock().unwrap();
                 files.iter().map(|(path, bytes)| (path[1..].to_owned(), bytes.len())).collect()
@@ -53,7 +71,7 @@ async fn carry(
         std::fs::write(dir.path().join("d").join(name), name).unwrap();
     }
     let source = Local::new(dir.path(), Links::Beneath).unwrap();
-    let retry = Retry { attempts: 1, ..Retry::default() };
+    let retry = Retry { attempts: 2, first: Duration::from_millis(1), ..Retry::default() };
     let job = Job { retry, files: 1, short: 1, ..Job::new(Arc::new(source), Arc::new(remote(&fake).await)) };
     let report = job.run([(key("d"), Key::ROOT)]).await;
     let listed = fake.log().iter().filter(|line| line.starts_with("MLSD")).count();
@@ -85,6 +103,54 @@ async fn what_a_server_calls_otherwise_is_a_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_found_is_told_whatever_else_cannot_be_seen() {
+    let hidden = |name: &str| name != ".secret";
+    let calls = |name: &str| if name == "Foo" { "foo".to_owned() } else { name.to_owned() };
+    let (report, ..) = carry_with(&[".secret", "Foo", "bar"], calls, hidden, |client, verb, argument, listings| {
+        let denied = verb == "MLST" && argument == "/.secret" && listings > 1;
+        if denied {
+            client.say("550 Permission denied");
+        }
+        denied
+    })
+    .await;
+    let failures: Vec<String> = report.failures.iter().map(|(_, error)| error.to_string()).collect();
+    let told = |words: &str| failures.iter().any(|failure| failure.contains(words));
+    assert!(failures.len() == 2 && told("it calls it \"foo\"") && told("Permission denied"), "{report:?}");
+    // A listing that fails in a way that may pass is tried again.
+    let (report, _, listed) = carry_with(
+        &["Foo"],
+        calls,
+        |_| true,
+        |client, verb, _, listings| {
+            let fails = verb == "MLSD" && listings == 2;
+            if fails {
+                client.say("425 no data connection");
+            }
+            fails
+        },
+    )
+    .await;
+    assert!(report.failed == 1 && report.unlisted.is_none() && listed == 3, "{report:?} {listed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_taken_away_at_once_is_no_failure() {
+    let takes = |client: &mut Client, verb: &str, _: &str, listings: usize| {
+        if verb == "MLSD" && listings == 2 {
+            client.files.lock().unwrap().remove("/experiment-1.h5");
+        }
+        false
+    };
+    let (report, ..) = carry_with(&["experiment", "experiment-1.h5"], str::to_owned, |_| true, takes).await;
+    assert!(report.is_complete() && (report.carried, report.gone) == (2, 1), "{report:?}");
+    // What is there by its name is no other file that is called alike.
+    let shown = |name: &str| name != "experiment-1.h5";
+    let (report, ..) = carry(&["experiment", "experiment-1.h5"], str::to_owned, shown).await;
+    assert!(report.is_complete() && (report.carried, report.gone) == (2, 0), "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn that_a_server_lists_nothing_is_told_and_no_failure() {
     let fake = Fake::with(|client, verb, argument| match verb {
         "MLSD" => {
@@ -102,8 +168,17 @@ async fn that_a_server_lists_nothing_is_told_and_no_failure() {
         _ => false,
     });
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("x"), "x").unwrap();
-    let source = Local::new(dir.path(), Links::Beneath).unwrap();
-    let report = Job::new(Arc::new(source), Arc::new(remote(&fake).await)).run([(key("x"), key("x"))]).await;
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    std::fs::write(dir.path().join("d/x"), "x").unwrap();
+    let source = Arc::new(Local::new(dir.path(), Links::Beneath).unwrap());
+    let report = Job::new(source.clone(), Arc::new(remote(&fake).await)).run([(key("d"), Key::ROOT)]).await;
     assert!(report.is_complete() && report.unlisted.is_some_and(|why| why.contains("Permission denied")));
+    // For a file by itself no directory is listed.
+    let listed = || fake.log().iter().filter(|line| line.starts_with("MLSD")).count();
+    let before = listed();
+    let report = Job::new(source, Arc::new(remote(&fake).await)).run([(key("d/x"), key("y"))]).await;
+    assert!(
+        report.is_complete() && report.carried == 1 && report.unlisted.is_none() && listed() == before,
+        "{report:?}"
+    );
 }

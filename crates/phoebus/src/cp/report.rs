@@ -96,6 +96,7 @@ impl Outcome {
         all.deleted += report.deleted;
         all.not_deleted |= report.not_deleted;
         all.unlisted = all.unlisted.take().or(report.unlisted);
+        all.gone += report.gone;
         all.dirs += report.dirs;
         all.failed += report.failed;
         all.stopped |= report.stopped;
@@ -173,6 +174,7 @@ impl Outcome {
             "stopped": report.stopped,
             "not_verified": self.mute,
             "names_not_looked_at": report.unlisted,
+            "gone": report.gone,
             "modes_set": report.modes_set,
             "modes_refused": self.modes_refused + report.modes_refused,
             "links_followed_for": self.linkless,
@@ -252,6 +254,9 @@ impl fmt::Display for Outcome {
         }
         for reason in &self.mute {
             write!(f, "; only sizes were compared, since {reason}")?;
+        }
+        if report.gone > 0 {
+            write!(f, "; {} had gone again when the names were looked at", files(report.gone))?;
         }
         if let Some(reason) = &report.unlisted {
             write!(

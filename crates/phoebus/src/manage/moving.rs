@@ -1,11 +1,13 @@
 //! `phoebus mv` from one store to another, and from one file system to another: each file is copied as `phoebus cp` does it, and its source
 //! is removed only once the copy is published under its name, verified and durable, and only if nothing has changed the source since.
 
+mod aside;
+
 use super::{Tally, ls};
 use crate::place::shown;
 use phoebus_files::job::{Event, Job, Watcher};
 use phoebus_files::key::Key;
-use phoebus_files::plan::{Existing, Reason};
+use phoebus_files::plan::{Existing, Filter, Reason};
 use phoebus_files::range::Extent;
 use phoebus_files::store::{Kind, Meta, Store};
 use phoebus_files::sum::{Algorithm, Hasher, Sum};
@@ -17,10 +19,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::io::AsyncWrite;
 
-/// What a source is called while it is looked whether its copy is another file: where what is at the destination vanishes with it, the two
-/// are one file by two names.
-const ASIDE: &str = "phoebus-moved";
-
 /// Moves `from` in `source` to `to` in `dest`, replacing what is there if `replace`.
 pub(super) async fn move_by_copy(
     source: &Arc<dyn Store>,
@@ -30,6 +28,7 @@ pub(super) async fn move_by_copy(
     replace: bool,
     tally: &mut Tally,
 ) {
+    aside::put_back_one(&**source, from, tally).await;
     if matches!(source.stat_link(from).await, Ok(meta) if meta.kind == Kind::Link) {
         // What it leads to would be copied and removed, of which nobody has spoken.
         let reason = "a symbolic link cannot be moved there, and stays where it is".to_owned();
@@ -40,9 +39,13 @@ pub(super) async fn move_by_copy(
     // The source will not be there to compare with: where servers compute no checksums, both are read again.
     let sums = Check::choose(Verify::Flight(None), &(&**source).into(), &Side::from(&**dest)).is_ok();
     let verify = if sums { Verify::Flight(None) } else { Verify::Possible };
+    let mut filter = Filter::default();
+    // It gets its name again, and has another copy there.
+    let _ = filter.exclude(aside::PATTERN);
     let job = Job {
         how: How { verify, times: true, modes: true, ..How::default() },
         existing: if replace { Existing::Replace } else { Existing::Refuse },
+        filter: Arc::new(filter),
         watcher: noted.clone(),
         ..Job::new(source.clone(), dest.clone())
     };
@@ -57,17 +60,23 @@ pub(super) async fn move_by_copy(
         let name = shown(&**source, &from.beneath(&key).unwrap_or(key));
         tally.check::<()>(Err(Error::Store { name, reason, sort: Sort::Request }));
     }
-    let (moved, failed) = {
-        let mut state = noted.state();
-        (std::mem::take(&mut state.moved), std::mem::take(&mut state.failed))
-    };
+    let State { moved, failed, gone, unlisted, .. } = std::mem::take(&mut *noted.state());
+    for (dir, reason) in &unlisted {
+        let reason = format!("what was copied to it stays where it was, since its names were not looked at: {reason}");
+        tally.check::<()>(Err(Error::Store { name: shown(&**dest, dir), reason, sort: Sort::Other }));
+    }
+    for key in &gone {
+        let reason = "it was taken away as soon as it was there, and its source stays where it is".to_owned();
+        tally.check::<()>(Err(Error::Store { name: shown(&**dest, key), reason, sort: Sort::Other }));
+    }
     if report.unsettled {
         let reason = "it stays where it is, since its copy could not be made durable".to_owned();
         tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Other }));
         return;
     }
     let mut apart = Apart::new();
-    for (to, carried) in moved.into_iter().filter(|(to, _)| !failed.contains(to)) {
+    let stays = |to: &Key| failed.contains(to) || gone.contains(to) || unlisted.contains_key(&to.parent());
+    for (to, carried) in moved.into_iter().filter(|(to, _)| !stays(to)) {
         let removed = leave(&**source, &carried, &**dest, &to, sums, &mut apart).await;
         tally.note(removed);
     }
@@ -99,6 +108,10 @@ struct State {
     left: Vec<(Key, Kind)>,
     /// What was carried, and does not have its name.
     failed: HashSet<Key>,
+    /// What was carried, and was taken away.
+    gone: HashSet<Key>,
+    /// The directories whose names were not looked at, and why.
+    unlisted: HashMap<Key, String>,
 }
 
 impl Noted {
@@ -121,6 +134,8 @@ impl Watcher for Noted {
                 }
             }
             Event::Failed { key, .. } => drop(state.failed.insert((*key).clone())),
+            Event::Gone { key } => drop(state.gone.insert((*key).clone())),
+            Event::Unlisted { dir, reason } => drop(state.unlisted.insert((*dir).clone(), (*reason).to_owned())),
             Event::Left { key, kind } => state.left.push(((*key).clone(), *kind)),
             _ => {}
         }
@@ -200,13 +215,10 @@ async fn remove(
     if !replaced && (!dest.is_far() || apart.contains(&dirs)) {
         return source.remove(from).await;
     }
-    let mut name = b".".to_vec();
-    name.extend_from_slice(from.name());
-    name.extend_from_slice(format!(".{ASIDE}").as_bytes());
-    let aside = from.parent().join(&name).map_err(|error| stays(&error.to_string()))?;
+    let aside = aside::name_for(from).map_err(|error| stays(&error.to_string()))?;
     source.rename(from, &aside, false).await?;
-    match dest.stat(to).await {
-        Ok(there) if there.size == meta.size => {
+    match are_two(meta, from, &aside, dest, to).await {
+        Ok(true) => {
             if from.name() == to.name() {
                 apart.insert(dirs);
             }
@@ -215,36 +227,77 @@ async fn remove(
         other => {
             source.rename(&aside, from, false).await?;
             Err(match other {
-                Err(error) if error.sort() != Sort::NotFound => error,
-                _ => stays(&format!("{} is the same file by another name", shown(dest, to))),
+                Err(error) => error,
+                Ok(_) => stays(&format!("{} is the same file by another name", shown(dest, to))),
             })
         }
     }
 }
 
+/// Whether `to` is another file than `from`, which is `meta` and has been put `aside`.
+async fn are_two(meta: &Meta, from: &Key, aside: &Key, dest: &dyn Store, to: &Key) -> Result<bool, Error> {
+    match dest.stat(to).await {
+        Ok(there) if there.size == meta.size => {}
+        Err(error) if error.sort() != Sort::NotFound => return Err(error),
+        _ => return Ok(false),
+    }
+    if !from.name().eq_ignore_ascii_case(to.name()) {
+        return Ok(true);
+    }
+    // Whoever reaches the directory over NFS may remember the name that it had; nobody can remember the one that it has now.
+    let Ok(there) = to.parent().join(aside.name()) else { return Ok(true) };
+    match dest.stat(&there).await {
+        Ok(_) => Ok(false),
+        Err(error) if error.sort() == Sort::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// A directory of which nothing should be left.
+struct Emptied {
+    key: Key,
+    /// Drafts and their journals.
+    drafts: Vec<Key>,
+    /// Whether nothing else is in it but directories.
+    alone: bool,
+}
+
 /// Removes the directories of a tree, of which nothing else is left; what is in them came meanwhile, or could not be moved. Drafts that no
-/// transfer is writing go with the directory that has nothing else.
+/// transfer is writing go with the directory that has nothing else. What an earlier move has put aside gets its name again.
 async fn remove_dirs(store: &dyn Store, top: &Key, tally: &mut Tally) {
     let (mut dirs, mut to_read) = (Vec::new(), vec![top.clone()]);
     while let Some(dir) = to_read.pop() {
         let Some(entries) = tally.check(ls::entries(store, &dir, true).await) else { continue };
-        for entry in entries.iter().filter(|entry| entry.meta.kind == Kind::Dir) {
-            to_read.extend(tally.check(ls::join(store, &dir, entry)));
+        let mut emptied = Emptied { key: dir.clone(), drafts: Vec::new(), alone: true };
+        for entry in entries {
+            let Some(key) = tally.check(ls::join(store, &dir, &entry)) else { continue };
+            match entry.meta.kind {
+                Kind::Dir => to_read.push(key),
+                // Who writes the drafts of other engines is not known.
+                _ if is_engines(&entry.name) => emptied.drafts.push(key),
+                _ => {
+                    emptied.alone = false;
+                    aside::put_back(store, &key, tally).await;
+                }
+            }
         }
-        // Who writes the drafts of other engines is not known.
-        if entries.iter().all(|entry| entry.meta.kind == Kind::Dir || is_engines(&entry.name)) {
-            for entry in entries.iter().filter(|entry| entry.meta.kind != Kind::Dir) {
-                let Some(key) = tally.check(ls::join(store, &dir, entry)) else { continue };
-                match store.discard(&key, None).await {
+        dirs.push(emptied);
+    }
+    let mut staying = HashSet::new();
+    for dir in dirs.iter().rev() {
+        if dir.alone && !staying.contains(&dir.key) {
+            for draft in &dir.drafts {
+                match store.discard(draft, None).await {
                     Err(error) if error.sort() == Sort::NotFound => {}
                     discarded => drop(tally.check(discarded)),
                 }
             }
         }
-        dirs.push(dir);
-    }
-    for dir in dirs.iter().rev() {
-        tally.note(store.remove_dir(dir).await);
+        let removed = store.remove_dir(&dir.key).await;
+        if removed.is_err() {
+            staying.insert(dir.key.parent());
+        }
+        tally.note(removed);
     }
 }
 

@@ -341,7 +341,7 @@ impl Watcher for Told {
                     counts.counted.store(true, Ordering::Release);
                 }
             }
-            Event::Found { .. } | Event::Counted | Event::Dir { .. } => {}
+            Event::Found { .. } | Event::Counted | Event::Dir { .. } | Event::Unlisted { .. } => {}
             Event::Carry { from, to, meta, reason } if watch.dry_run => {
                 let (from, to) = (name(&self.from, from), name(&self.to, to));
                 watch.line_about(
@@ -408,6 +408,11 @@ impl Watcher for Told {
                     || json!({ "event": "left", "name": key.to_string(), "reason": what }),
                     || format!("{key} is {what}, and was left out"),
                 );
+            }
+            Event::Gone { key } => {
+                let name = name(&self.to, key);
+                let what = "was taken away as soon as it was there";
+                watch.warn(|| json!({ "event": "gone", "name": name, "reason": what }), || format!("{name} {what}"));
             }
             Event::Again { to, error, wait } => watch.again(Some(name(&self.to, to)), error, wait),
             Event::Failed { key, error } => watch.failed(&name(&self.to, key), error),

@@ -18,11 +18,44 @@ struct Server {
     loses: bool,
     /// Whether it tells when files were modified.
     dates: bool,
+    /// Whether its names can be looked at, and what is made of them.
+    names: Names,
+    /// Whether it finds files by the names that they were put there by, wherever they are now.
+    remembers: bool,
+    /// For which file there is no room.
+    full_at: Option<&'static str>,
+    put: Mutex<HashMap<Key, Meta>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Names {
+    Kept,
+    /// Directories of such a name cannot be listed.
+    Unlisted(&'static str),
+    /// Of more than ten bytes it takes the first ten.
+    Short,
 }
 
 impl Server {
     fn of(dir: &Path) -> Self {
-        Self { inner: Local::new(dir, Links::Beneath).unwrap(), hides: false, loses: false, dates: true }
+        Self {
+            inner: Local::new(dir, Links::Beneath).unwrap(),
+            hides: false,
+            loses: false,
+            dates: true,
+            names: Names::Kept,
+            remembers: false,
+            full_at: None,
+            put: Mutex::default(),
+        }
+    }
+
+    /// What it calls `key`.
+    fn called(&self, key: &Key) -> Key {
+        match self.names == Names::Short && key.name().len() > 10 {
+            true => key.parent().join(&key.name()[..10]).unwrap(),
+            false => key.clone(),
+        }
     }
 
     fn told(&self, meta: Meta) -> Meta {
@@ -59,7 +92,15 @@ impl Store for Server {
         self.inner.algorithms()
     }
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
-        Box::pin(async { Ok(self.told(self.inner.stat(key).await?)) })
+        Box::pin(async {
+            let found = self.inner.stat(&self.called(key)).await;
+            if let (true, Err(_), Some(meta)) = (self.remembers, &found, self.put.lock().unwrap().get(key)) {
+                return Ok(*meta);
+            }
+            let meta = self.told(found?);
+            self.put.lock().unwrap().insert(key.clone(), meta);
+            Ok(meta)
+        })
     }
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
         Box::pin(async {
@@ -67,11 +108,29 @@ impl Store for Server {
             Ok(if self.hides { Box::new(Hiding(listing)) } else { listing })
         })
     }
+    fn keeps_names(&self) -> bool {
+        self.names == Names::Kept
+    }
+    fn kept_names<'a>(&'a self, key: &'a Key) -> Fallible<'a, Option<HashSet<Vec<u8>>>> {
+        Box::pin(async {
+            if matches!(self.names, Names::Unlisted(dir) if key.name() == dir.as_bytes()) {
+                let (name, reason) = (self.name(), "no data connection".to_owned());
+                return Err(Error::Store { name, reason, sort: Sort::Other });
+            }
+            Ok(Some(self.inner.list(key).await?.more().await?.into_iter().map(|entry| entry.name).collect()))
+        })
+    }
     fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
         self.inner.open(key)
     }
     fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun> {
-        self.inner.create(key, spec)
+        Box::pin(async move {
+            if self.full_at.is_some_and(|name| key.name() == name.as_bytes()) {
+                let source = io::Error::from(io::ErrorKind::StorageFull);
+                return Err(Error::NoSpace { name: self.name(), source });
+            }
+            self.inner.create(&self.called(key), spec).await
+        })
     }
     fn edit<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Draft>> {
         self.inner.edit(key)
@@ -168,4 +227,78 @@ async fn without_times_the_bytes_say_whether_a_source_was_changed() {
     fs::write(here.path().join("f"), "old").unwrap();
     leave(&source, &carried, &dest, &f, true, &mut Apart::new()).await.unwrap();
     assert!(!here.path().join("f").exists());
+}
+
+#[tokio::test]
+async fn sources_stay_whose_copies_were_not_looked_for() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    let source = Arc::new(Local::new(here.path(), Links::Beneath).unwrap());
+    let write = |path: &str, bytes: &str| {
+        fs::create_dir_all(here.path().join(path).parent().unwrap()).unwrap();
+        fs::write(here.path().join(path), bytes).unwrap();
+    };
+    for path in ["q/a", "q/b", "q/sub/c"] {
+        write(path, path);
+    }
+    let server = Server { names: Names::Unlisted("q"), ..Server::of(there.path()) };
+    assert_ne!(moves(source.clone(), "q", server, "q").await, 0);
+    let stays = |path: &str| here.path().join(path).exists();
+    assert!(stays("q/a") && stays("q/b") && !stays("q/sub") && there.path().join("q/a").exists());
+    // Two of the same size that became one, and a third for which there is no room.
+    for path in ["p/a-long-name-1", "p/a-long-name-2"] {
+        write(path, path);
+    }
+    write("p/z/full", "full");
+    let server = Server { names: Names::Short, full_at: Some("full"), ..Server::of(there.path()) };
+    assert_ne!(moves(source, "p", server, "p").await, 0);
+    assert!(stays("p/a-long-name-1") && stays("p/a-long-name-2") && stays("p/z/full"));
+}
+
+#[tokio::test]
+async fn a_directory_whose_server_remembers_names_is_not_moved_onto_itself() {
+    let dir = tempdir().unwrap();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    for name in [".index", ".other"] {
+        fs::write(dir.path().join("d").join(name), name).unwrap();
+    }
+    let source = Arc::new(Local::new(dir.path(), Links::Beneath).unwrap());
+    let server = || Server { hides: true, remembers: true, ..Server::of(dir.path()) };
+    assert_ne!(moves(source.clone(), "d", server(), "d").await, 0);
+    for name in [".index", ".other"] {
+        assert_eq!(fs::read(dir.path().join("d").join(name)).unwrap(), name.as_bytes());
+    }
+    // By another name it becomes another file.
+    assert_eq!(moves(source, "d/.index", server(), "d/.new").await, 0);
+    assert!(!dir.path().join("d/.index").exists() && dir.path().join("d/.new").exists());
+}
+
+#[tokio::test]
+async fn what_a_move_that_was_cut_has_put_aside_gets_its_name_again() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::create_dir(here.path().join("d")).unwrap();
+    fs::write(here.path().join("d/.f.0123456789abcdef.phoebus-moved"), "f").unwrap();
+    fs::write(here.path().join("d/g"), "g").unwrap();
+    let source = Arc::new(Local::new(here.path(), Links::Beneath).unwrap());
+    assert_ne!(moves(source.clone(), "d", Server::of(there.path()), "d").await, 0);
+    let names = |dir: &Path| -> Vec<_> { fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
+    assert_eq!((names(&here.path().join("d")), names(&there.path().join("d"))), (vec!["f".into()], vec!["g".into()]));
+    assert_eq!(moves(source.clone(), "d", Server::of(there.path()), "d").await, 0);
+    assert!(!here.path().join("d").exists());
+    // A file by itself.
+    fs::write(here.path().join(".x.0123456789abcdef.phoebus-moved"), "x").unwrap();
+    assert_eq!(moves(source, "x", Server::of(there.path()), "x").await, 0);
+    assert!(names(here.path()).is_empty() && there.path().join("x").exists());
+}
+
+#[tokio::test]
+async fn drafts_stay_in_a_directory_that_stays() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::create_dir_all(here.path().join("d/sub")).unwrap();
+    fs::write(here.path().join("d/sub/f"), "f").unwrap();
+    fs::write(here.path().join("d/.g.phoebus-draft"), "cut").unwrap();
+    // Nothing takes its place.
+    fs::create_dir_all(there.path().join("d/sub/f")).unwrap();
+    let source = Arc::new(Local::new(here.path(), Links::Beneath).unwrap());
+    assert_ne!(moves(source, "d", Server::of(there.path()), "d").await, 0);
+    assert!(here.path().join("d/sub/f").exists() && here.path().join("d/.g.phoebus-draft").exists());
 }
