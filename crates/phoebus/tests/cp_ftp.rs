@@ -517,6 +517,10 @@ fn what_is_moved_is_removed_only_once_it_is_there() {
     here.does(&["mv", &ftp.url("ftp", "on"), "back"]);
     assert!(!ftp.path("on").exists());
     same(&here.path("src"), &here.path("back"));
+    // One file, under a name that nothing had.
+    fs::write(here.path("one"), "one").unwrap();
+    here.does(&["mv", "one", &ftp.url("ftp", "one")]);
+    assert_eq!((fs::read(ftp.path("one")).unwrap(), here.path("one").exists()), (b"one".to_vec(), false));
     // What cannot be copied stays, and so do the directories above it; all else is moved.
     std::os::unix::fs::symlink("nowhere", here.path("back/deep/link")).unwrap();
     here.fails(

@@ -351,6 +351,7 @@ impl Draft for RemoteDraft {
                 marks.remove();
             }
             if self.part == self.key {
+                self.remote.forget(&self.key);
                 return Ok(());
             }
             if !self.spec.replace {

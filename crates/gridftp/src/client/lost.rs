@@ -171,6 +171,8 @@ impl Remote {
     }
 
     async fn ask_to_move(&self, from: &Key, to: &Key) -> Result<(), Error> {
+        self.forget(from);
+        self.forget(to);
         let replies = self.ask_all(vec![self.line("RNFR", from)?, self.line("RNTO", to)?]).await?;
         let [before, after] = &replies[..] else { return Err(passing(&self.label(to), "the server did not answer")) };
         if before.code != 350 {

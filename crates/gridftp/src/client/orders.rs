@@ -80,6 +80,7 @@ impl Remote {
 
     /// Has something done to `key`.
     pub(super) async fn order(&self, command: &str, key: &Key, act: &'static str) -> Result<(), Error> {
+        self.forget(key);
         let reply = self.about(command, key).await?;
         let verb = super::session::verb(command.as_bytes());
         if reply.is_success() { Ok(()) } else { Err(refused(&self.label(key), act, &verb, &reply)) }
@@ -225,6 +226,11 @@ impl Remote {
             Some(Looked { meta: None, .. }) => Err(Error::NotFound { name: self.label(key) }),
             None => self.look(key).await,
         }
+    }
+
+    /// Has `key` be looked at anew: something is done to it.
+    pub(super) fn forget(&self, key: &Key) {
+        self.looked().take_if(|looked| looked.key == *key);
     }
 
     fn looked(&self) -> MutexGuard<'_, Option<Looked>> {
