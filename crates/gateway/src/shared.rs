@@ -103,13 +103,13 @@ impl Setup {
         let instance = old.map_or_else(|| RandomState::new().build_hasher().finish(), |old| old.instance);
         let pool = |peer: &Peer| {
             let own = Own { name: config.name.clone(), contact: config.contact.clone(), instance };
-            // A segment stays what it is, however it is to be used from now on.
+            // A segment stays what it is, and so does the process at its other end.
             let before = old.and_then(|old| old.peers.get(&peer.name));
-            let before = before.filter(|pool| pool.peer.address == peer.address).map(|pool| pool.survey.clone());
+            let before = before.filter(|pool| pool.peer.address == peer.address);
             // Every transport of a valid configuration is there.
             let new = || {
                 let ways = (transports.ways(peer)?, transports.beside(peer));
-                Some(Pool::new(peer.clone(), ways, before.unwrap_or_default(), own, timeouts))
+                Some(Pool::new(peer.clone(), ways, before.map(|pool| &**pool), own, timeouts))
             };
             kept(peer).or_else(new).map(|pool| (peer.name.clone(), pool))
         };

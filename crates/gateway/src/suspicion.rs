@@ -46,6 +46,17 @@ struct Suspect {
     renewed: Arc<Notify>,
 }
 
+impl Suspect {
+    /// Has this looked into next, unless what waits already is the reset of a beacon that was better protected: that says more.
+    fn renew(&mut self, suspicion: Suspicion) {
+        let security = |suspicion: &Suspicion| suspicion.reset.beacon.security;
+        if self.next.as_ref().is_none_or(|next| security(next) <= security(&suspicion)) {
+            self.next = Some(suspicion);
+        }
+        self.renewed.notify_one();
+    }
+}
+
 /// What is known of a neighbour from the moment of a reset on.
 #[derive(Debug)]
 struct Suspicion {
@@ -90,9 +101,7 @@ impl Suspects {
         let suspicion = Suspicion { reset, since: Instant::now(), ear, matters, shown };
         match self.lock().entry(neighbour) {
             Entry::Occupied(mut suspect) => {
-                let suspect = suspect.get_mut();
-                suspect.next = Some(suspicion);
-                suspect.renewed.notify_one();
+                suspect.get_mut().renew(suspicion);
             }
             Entry::Vacant(place) => {
                 let renewed = place.insert(Suspect::default()).renewed.clone();
@@ -217,17 +226,34 @@ mod tests {
     use super::*;
     use phoebus_net::transport::Security;
 
+    fn reset(instance: u64, security: Security) -> Reset {
+        Reset {
+            neighbour: Neighbour::Client(instance),
+            pool: None,
+            beacon: Lost { instance, number: 0, security },
+            is_own: false,
+            silence: Duration::from_secs(3),
+        }
+    }
+
+    #[test]
+    fn what_anyone_can_reset_takes_the_place_of_nothing_that_says_more() {
+        let mut suspect = Suspect::default();
+        for (number, security) in
+            [(1, Security::None), (2, Security::Encrypt), (3, Security::None), (4, Security::Encrypt)]
+        {
+            let mut reset = reset(7, security);
+            reset.beacon.number = number;
+            suspect.renew(Suspicion { reset, since: Instant::now(), ear: Ear::at([]), matters: false, shown: None });
+            assert_eq!(suspect.next.as_ref().unwrap().reset.beacon.number, if number == 3 { 2 } else { number });
+        }
+    }
+
     #[tokio::test]
     async fn strangers_whose_beacons_are_reset_leave_nothing() {
         let suspects = Suspects::of(Arc::default());
         for instance in 0..100 {
-            suspects.look_into(Reset {
-                neighbour: Neighbour::Client(instance),
-                pool: None,
-                beacon: Lost { instance, number: 0, security: Security::None },
-                is_own: false,
-                silence: Duration::from_secs(3),
-            });
+            suspects.look_into(reset(instance, Security::None));
         }
         assert_eq!(suspects.lock().len(), 0);
     }

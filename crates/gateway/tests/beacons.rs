@@ -344,6 +344,22 @@ fn who_lights_another_beacon_lives_however_silent_the_path_is() {
 }
 
 #[test]
+fn who_lights_another_beacon_lives_whatever_a_reload_has_changed() {
+    for transport in ["quic", "udt"] {
+        let pair = Watched::by(transport, 1, SILENCE);
+        let (client, server, _) = session(&pair.first, |ask| ask);
+        let (second, text) = (pair.second.as_ref().unwrap(), pair.text.replace("min = 0", "min = 0, max = 7"));
+        assert_ne!(text, pair.text);
+        second.reload("pg2", &text);
+        pair.path.drops.store(true, Ordering::SeqCst);
+        pair.observer.reset_all();
+        std::thread::sleep(LONG);
+        pair.path.drops.store(false, Ordering::SeqCst);
+        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+    }
+}
+
+#[test]
 fn a_port_that_refuses_ends_no_opening_whose_peer_still_answers() {
     for transport in ["quic", "udt"] {
         let pair = Watched::by(transport, 1, "silence_timeout = \"2s\"\nconnect_timeout = \"3s\"\n");

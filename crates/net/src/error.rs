@@ -80,6 +80,14 @@ impl Error {
         }
     }
 
+    /// Whether a host has answered at each address that nobody listens there.
+    pub fn is_refused(&self) -> bool {
+        match self {
+            Self::Several { telling, others } => telling.is_refused() && others.iter().all(Self::is_refused),
+            one => one.code() == Code::Refused,
+        }
+    }
+
     /// The error of one address: of several the one that says most.
     pub fn telling(&self) -> &Self {
         match self {
@@ -172,5 +180,18 @@ mod tests {
         assert_eq!(reason(&refused), "connection refused");
         assert_eq!(reason(&io::Error::other("UDT has no \"bbr\"")), "UDT has no \"bbr\"");
         assert_eq!(reason(&io::Error::other("")), "");
+    }
+
+    #[test]
+    fn several_addresses_refuse_only_if_each_does() {
+        let error = |errno| Error::Connect {
+            to: SocketAddr::from(([192, 0, 2, 1], 5006)),
+            source: io::Error::from_raw_os_error(errno),
+        };
+        let all = |errors: &[i32]| Error::of_several(errors.iter().map(|errno| error(*errno)).collect()).unwrap();
+        assert!(all(&[libc::ECONNREFUSED]).is_refused());
+        assert!(all(&[libc::ECONNREFUSED, libc::ECONNREFUSED]).is_refused());
+        let mixed = all(&[libc::EHOSTUNREACH, libc::ECONNREFUSED]);
+        assert_eq!((mixed.code(), mixed.is_refused()), (Code::Refused, false));
     }
 }

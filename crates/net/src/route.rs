@@ -41,7 +41,7 @@ impl Routes {
         send(&socket, &question(addr), SendFlags::empty())?;
         let (_, len) = recv(&socket, &mut self.answer[..], RecvFlags::empty())?;
         self.socket = Some(socket);
-        judge(self.answer.get(..len).unwrap_or_default())
+        judge(self.answer.get(..len).unwrap_or_default(), addr)
     }
 }
 
@@ -82,12 +82,13 @@ fn question(addr: IpAddr) -> Vec<u8> {
     message
 }
 
-/// No route, or one that says no; or a kernel without addresses of that family (`ipv6.disable=1`). Connecting fails, and says why.
-const UNREACHABLE: [i32; 6] =
-    [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::EOPNOTSUPP, libc::EAFNOSUPPORT];
+/// No route, or one that says no. Connecting fails, and says why.
+const UNREACHABLE: [i32; 4] = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL];
+/// A kernel without IPv6 (`ipv6.disable=1`). Of an IPv4 address it would say that the kernel answers no such questions.
+const NO_IPV6: [i32; 2] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT];
 
-/// What the kernel's answer says.
-fn judge(answer: &[u8]) -> io::Result<bool> {
+/// What the kernel's answer about `addr` says.
+fn judge(answer: &[u8], addr: IpAddr) -> io::Result<bool> {
     let unexpected = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer about a route makes no sense");
     let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
     if kind == Some(libc::RTM_NEWROUTE) {
@@ -97,6 +98,7 @@ fn judge(answer: &[u8]) -> io::Result<bool> {
     let error = answer.get(16..20).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes);
     match (kind.map(i32::from), error) {
         (Some(libc::NLMSG_ERROR), Some(error)) if UNREACHABLE.contains(&-error) => Ok(false),
+        (Some(libc::NLMSG_ERROR), Some(error)) if addr.is_ipv6() && NO_IPV6.contains(&-error) => Ok(false),
         (Some(libc::NLMSG_ERROR), Some(error)) if error < 0 => Err(io::Error::from_raw_os_error(-error)),
         _ => Err(unexpected()),
     }
@@ -122,23 +124,28 @@ mod tests {
 
     #[test]
     fn what_cannot_be_reached_is_not_the_hosts() {
-        let answer = |errno: i32| {
+        let answer = |errno: i32, addr: &str| {
             let mut answer = [0; 36];
             answer[4..6].copy_from_slice(&(libc::NLMSG_ERROR as u16).to_ne_bytes());
             answer[16..20].copy_from_slice(&(-errno).to_ne_bytes());
-            judge(&answer)
+            judge(&answer, addr.parse().unwrap())
         };
-        // The last two come from a kernel that was started without IPv6.
-        for errno in [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EOPNOTSUPP, libc::EAFNOSUPPORT] {
-            assert!(!answer(errno).unwrap(), "{errno}");
+        let (old, new) = ("192.0.2.1", "2001:db8::1");
+        for errno in [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES] {
+            assert!(!answer(errno, old).unwrap() && !answer(errno, new).unwrap(), "{errno}");
         }
-        assert_eq!(answer(libc::EPERM).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        // From a kernel that was started without IPv6; or from one that is never to be asked.
+        for errno in [libc::EOPNOTSUPP, libc::EAFNOSUPPORT] {
+            assert!(!answer(errno, new).unwrap(), "{errno}");
+            assert_eq!(answer(errno, old).unwrap_err().raw_os_error(), Some(errno));
+        }
+        assert_eq!(answer(libc::EPERM, new).unwrap_err().raw_os_error(), Some(libc::EPERM));
     }
 
     #[test]
     fn an_answer_that_makes_no_sense_is_an_error() {
         for answer in [&[][..], &[0; 15], &[0; 40], &[0xff; 64]] {
-            assert!(judge(answer).is_err(), "{answer:?}");
+            assert!(judge(answer, IpAddr::from([192, 0, 2, 1])).is_err(), "{answer:?}");
         }
     }
 }

@@ -4,11 +4,11 @@
 
 use super::{Pool, Way, lock};
 use crate::ear::is_believed;
+use crate::refusal::Refusal;
 use crate::suspicion::Dead;
 use crate::transports::shows_death;
 use phoebus_net::transport::{Pulse, Security};
-use phoebus_net::{CongestionControl, Profile, Stream};
-use phoebus_proto::session::Code;
+use phoebus_net::{CongestionControl, Error, Profile, Stream};
 use phoebus_proto::session::message::Hello;
 use std::io;
 use std::sync::Arc;
@@ -32,6 +32,19 @@ struct Beacon {
     stream: Arc<Stream>,
     /// Which process of its name the peer is; 0 if it does not say.
     instance: u64,
+}
+
+/// Why no beacon is lit.
+struct Unlit {
+    reason: String,
+    /// Nobody listens at any of the peer's addresses.
+    is_refused: bool,
+}
+
+impl From<Refusal> for Unlit {
+    fn from(Refusal { reason, .. }: Refusal) -> Self {
+        Self { reason, is_refused: false }
+    }
 }
 
 /// A beacon that was reset.
@@ -68,11 +81,25 @@ enum Out {
     Silent(io::Error),
 }
 
+/// Pauses after beacons that are reset one after the other.
+#[derive(Debug, Default)]
+struct Resets(Duration);
+
+impl Resets {
+    /// The pause after the reset of one that was lit for so long. Which process answers is to be seen at once; but somebody may reset
+    /// each beacon as soon as it is lit.
+    fn pause(&mut self, lit: Duration) -> Duration {
+        let pause = if lit < AGAIN { self.0 } else { Duration::ZERO };
+        self.0 = (2 * pause).clamp(AGAIN_WANTED, AGAIN_MAX);
+        pause
+    }
+}
+
 impl Pool {
     /// Keeps a beacon at the peer until the pool is closed. When it is reset, `suspect` is told.
     pub(crate) async fn watch(self: Arc<Self>, suspect: impl Fn(Lost) + Send) {
         let Some(beside) = &self.beside else { return };
-        let (mut pause, mut said) = (AGAIN, false);
+        let (mut pause, mut said, mut resets) = (AGAIN, false, Resets::default());
         let mut chosen = self.chosen.subscribe();
         // Once it was needed it stays: sessions may go on by a way that is no longer in force.
         tokio::select! {
@@ -85,10 +112,11 @@ impl Pool {
                 attempt = timeout(self.limits.greeting, self.light(beside)) => attempt,
                 () = self.ended.notified() => return,
             };
-            let is_refused = matches!(&attempt, Ok(Err(no)) if no.code == Code::Refused);
+            let is_refused = matches!(&attempt, Ok(Err(Unlit { is_refused: true, .. })));
             self.refused.send_replace(is_refused.then(|| begun.elapsed()));
             match attempt {
                 Ok(Ok(beacon)) => {
+                    let lit = Instant::now();
                     said = false;
                     info!(peer = self.peer.name, "a beacon is lit beside {}", self.hidden());
                     let (instance, security) = (beacon.instance, beacon.stream.security());
@@ -108,13 +136,14 @@ impl Pool {
                     self.has_beacon.store(false, Ordering::Relaxed);
                     pause = self.heed(&out);
                     if matches!(out, Out::Reset) {
+                        pause = resets.pause(lit.elapsed());
                         suspect(Lost { instance, number, security });
                     }
                 }
                 failed => {
                     self.has_beacon.store(false, Ordering::Relaxed);
                     let why = match failed {
-                        Ok(Err(refusal)) => refusal.reason,
+                        Ok(Err(unlit)) => unlit.reason,
                         _ => format!("{} did not answer in time", self.peer.name),
                     };
                     if !std::mem::replace(&mut said, true) {
@@ -198,9 +227,10 @@ impl Pool {
         *refused.borrow()
     }
 
-    async fn light(&self, beside: &Way) -> Result<Beacon, crate::refusal::Refusal> {
+    async fn light(&self, beside: &Way) -> Result<Beacon, Unlit> {
         let by = self.chosen();
-        let stream = self.reach(beside, &self.profile_beside(), self.limits.greeting).await?;
+        let unreached = |error: Error| Unlit { is_refused: error.is_refused(), ..self.unreached(&error).into() };
+        let stream = self.reach(beside, &self.profile_beside(), self.limits.greeting).await.map_err(unreached)?;
         let hello = Hello { beacon: true, ..self.own.hello() };
         let warm = self.greet_on(stream, &by, &hello).await?;
         Ok(Beacon { instance: warm.asking.hello().map_or(0, |hello| hello.instance), stream: warm.stream })
@@ -221,8 +251,8 @@ impl Pool {
     fn heed(&self, out: &Out) -> Duration {
         let peer = &self.peer.name;
         match out {
-            // Which process answers is to be seen at once.
-            Out::Reset => return Duration::ZERO,
+            // What that calls for is to be found out.
+            Out::Reset => {}
             Out::Closed => {
                 // It is going, and has no more use for the others.
                 lock(&self.idle).clear();
@@ -256,4 +286,20 @@ async fn out(stream: &Stream) -> Out {
 /// Whether a beacon that fails so was reset, as by the kernel of a host whose process has died.
 pub(crate) fn is_reset(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionReset
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beacons_that_are_reset_at_once_are_lit_ever_less_often() {
+        let mut resets = Resets::default();
+        let mut pauses = |lit| resets.pause(Duration::from_millis(lit)).as_millis();
+        assert_eq!([pauses(5), pauses(5), pauses(5), pauses(5)], [0, 200, 400, 800]);
+        for _ in 0..10 {
+            assert!(pauses(5) <= AGAIN_MAX.as_millis());
+        }
+        assert_eq!([pauses(5000), pauses(5)], [0, 200]);
+    }
 }

@@ -47,7 +47,7 @@ impl Pool {
     /// Connects for sessions, within `limit`.
     pub(super) async fn dial(&self, by: &Chosen, limit: Duration) -> Result<Stream, Refusal> {
         let way = self.way(by);
-        let stream = self.reach(way, &by.profile, limit).await?;
+        let stream = self.reach(way, &by.profile, limit).await.map_err(|error| self.unreached(&error))?;
         let _ = way.has_streams.set(stream.has_true_ends());
         self.counts.dialled.fetch_add(1, Ordering::Relaxed);
         if let Some(note) = stream.note() {
@@ -57,25 +57,27 @@ impl Pool {
     }
 
     /// Connects to the peer by `way`, within `limit`.
-    pub(super) async fn reach(&self, way: &Way, profile: &Profile, limit: Duration) -> Result<Stream, Refusal> {
-        let refused = |error: Error| Refusal::at(&self.peer.name, error.code(), error.to_string());
+    pub(super) async fn reach(&self, way: &Way, profile: &Profile, limit: Duration) -> Result<Stream, Error> {
         let mut addresses = lock(&self.addresses).clone();
         if addresses.is_empty() {
-            addresses = self.resolve().await.map_err(refused)?;
+            addresses = self.resolve().await?;
         }
         if let Some(port) = way.port {
             addresses.iter_mut().for_each(|addr| addr.set_port(port));
         }
         let limit = limit.min(self.limits.greeting);
-        let stream = match addresses[..] {
+        match addresses[..] {
             // The greeting can go before there is an answer only where there is no other address to fall back to.
             [only] => {
                 let target = Target { addr: only, name: self.target.clone(), early: true };
                 way.over.connect(&target, profile, limit).await
             }
             _ => dial::connect_by(&way.over, &self.target, &addresses, profile, limit).await,
-        };
-        stream.map_err(refused)
+        }
+    }
+
+    pub(super) fn unreached(&self, error: &Error) -> Refusal {
+        Refusal::at(&self.peer.name, error.code(), error.to_string())
     }
 
     /// A connection that is ready for sessions, reached within `limit`.

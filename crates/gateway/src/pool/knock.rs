@@ -4,6 +4,7 @@
 use super::Pool;
 use crate::ear::{Ear, Heard};
 use crate::refusal::Refusal;
+use phoebus_net::Stream;
 use phoebus_net::transport::{Pulse, Security};
 use phoebus_proto::session::Code;
 use std::sync::atomic::Ordering;
@@ -12,6 +13,8 @@ use tokio::time::sleep;
 
 /// Pause between two looks whether the beacon is lit.
 const AGAIN: Duration = Duration::from_millis(200);
+/// Longest pause between two questions, where many wait for a peer that answers.
+const AGAIN_MAX: Duration = Duration::from_secs(3);
 /// Round trips that a connection which is only being made has after the refusal: three or four for a handshake and an answer, and
 /// as many again for what is lost.
 const GRACE_TRIPS: u32 = 8;
@@ -20,6 +23,20 @@ const GRACE: Duration = Duration::from_millis(100);
 /// What counts for a round trip where none was measured: a handshake over QUIC takes it for three before it sends again. The refusal
 /// tells nothing: whoever is on the way may have sent it.
 const TRIP_UNKNOWN: Duration = Duration::from_millis(333);
+
+/// Waits until nothing was acknowledged for `patience` although something was sent; for ever on a connection that acknowledges.
+pub(super) async fn silence(stream: &Stream, patience: Duration) {
+    if patience == Duration::MAX {
+        return std::future::pending().await;
+    }
+    loop {
+        sleep(patience).await;
+        // One that has failed is found so by whoever reads.
+        if stream.stats().is_ok_and(|stats| stats.unheard() >= patience) {
+            return;
+        }
+    }
+}
 
 impl Pool {
     /// Waits until it is clear that nobody is there: no beacon is lit at the peer though there was one, its TCP port refuses
@@ -30,6 +47,7 @@ impl Pool {
         if self.beside.is_none() {
             return std::future::pending().await;
         }
+        let mut again = AGAIN;
         let mut own = pulse.map(|pulse| Ear::at([pulse]));
         loop {
             // Where there never was a beacon, the peer may not listen with TCP at all.
@@ -54,8 +72,11 @@ impl Pool {
                     );
                     return Refusal::at(name, Code::Refused, reason);
                 }
+                again = (2 * again).min(AGAIN_MAX);
+            } else {
+                again = AGAIN;
             }
-            sleep(AGAIN).await;
+            sleep(again).await;
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::handshake::{Asking, HandshakeError, answer};
 use crate::refusal::Refusal;
 use crate::request::{Manner, Request};
 use crate::survey::{SegmentStatus, Survey};
-use phoebus_net::Stream;
+use knock::silence;
 use phoebus_net::transport::Security;
 use phoebus_proto::session::Code;
 use phoebus_proto::session::initiator::State;
@@ -39,6 +39,7 @@ use way::Chosen;
 
 /// Room for what is sent to a peer at once: HELLO, AUTH, and an OPEN with a path, names of ordinary length, and padding.
 const OUT_SIZE: usize = 4096 + Open::PADDING_MAX as usize;
+
 /// The connections to one peer.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -62,7 +63,7 @@ pub(crate) struct Pool {
     refused: watch::Sender<Option<Duration>>,
     /// Somebody waits for the next attempt.
     beacon_wanted: Notify,
-    shown: watch::Sender<Shown>,
+    shown: Arc<watch::Sender<Shown>>,
     /// What the peer has to prove to be.
     target: Arc<str>,
     own: Own,
@@ -152,20 +153,23 @@ pub struct PoolStatus {
 }
 
 impl Pool {
-    /// Of connections to `peer` by one of these ways, of which there is one at least, with a beacon `beside` them.
+    /// Of connections to `peer` by one of these ways, of which there is one at least, with a beacon `beside` them. What was known
+    /// `before` of a peer of that name and address stays true, however it is to be used.
     pub(crate) fn new(
         peer: Peer,
         (ways, beside): (Vec<Way>, Option<Way>),
-        survey: Arc<Survey>,
+        before: Option<&Self>,
         own: Own,
         limits: Timeouts,
     ) -> Arc<Self> {
+        let shown = || Shown { instance: 0, by: Security::None, since: Instant::now(), counts: [0; 2] };
         let pool = Arc::new(Self {
+            survey: before.map(|pool| pool.survey.clone()).unwrap_or_default(),
+            shown: before.map_or_else(|| Arc::new(watch::Sender::new(shown())), |pool| pool.shown.clone()),
             target: peer.name.as_str().into(),
             chosen: watch::Sender::new(Arc::new(Chosen::configured(peer.profile.clone()))),
             peer,
             ways,
-            survey,
             may_bbr: AtomicBool::new(false),
             doubted: AtomicBool::new(false),
             beside,
@@ -173,7 +177,6 @@ impl Pool {
             had_beacon: AtomicBool::new(false),
             refused: watch::Sender::new(None),
             beacon_wanted: Notify::new(),
-            shown: watch::Sender::new(Shown { instance: 0, by: Security::None, since: Instant::now(), counts: [0; 2] }),
             own,
             limits,
             idle: Mutex::default(),
@@ -423,20 +426,6 @@ impl Unheard {
     /// An answer after all, though not the one that was wanted.
     fn heard(refusal: Refusal) -> Self {
         Self { refusal, dead: false, silent: false }
-    }
-}
-
-/// Waits until nothing was acknowledged for `patience` although something was sent; for ever on a connection that acknowledges.
-async fn silence(stream: &Stream, patience: Duration) {
-    if patience == Duration::MAX {
-        return std::future::pending().await;
-    }
-    loop {
-        tokio::time::sleep(patience).await;
-        // One that has failed is found so by whoever reads.
-        if stream.stats().is_ok_and(|stats| stats.unheard() >= patience) {
-            return;
-        }
     }
 }
 
