@@ -20,11 +20,10 @@ struct Server {
     dates: bool,
     /// Whether its names can be looked at, and what is made of them.
     names: Names,
-    /// Whether it finds files by the names that they were put there by, wherever they are now.
+    /// Whether it finds files that were put aside by the names that they had, as from a cache.
     remembers: bool,
     /// For which file there is no room.
     full_at: Option<&'static str>,
-    put: Mutex<HashMap<Key, Meta>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -46,7 +45,6 @@ impl Server {
             names: Names::Kept,
             remembers: false,
             full_at: None,
-            put: Mutex::default(),
         }
     }
 
@@ -94,12 +92,16 @@ impl Store for Server {
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
         Box::pin(async {
             let found = self.inner.stat(&self.called(key)).await;
-            if let (true, Err(_), Some(meta)) = (self.remembers, &found, self.put.lock().unwrap().get(key)) {
-                return Ok(*meta);
+            if self.remembers && found.is_err() {
+                let start = [b".", key.name(), b"."].concat();
+                let there = self.inner.list(&key.parent()).await?.more().await?;
+                let mut moved = there.iter().filter(|entry| entry.name.ends_with(b".phoebus-moved"));
+                return moved
+                    .find(|entry| entry.name.starts_with(&start))
+                    .map(|entry| entry.meta)
+                    .ok_or(found.unwrap_err());
             }
-            let meta = self.told(found?);
-            self.put.lock().unwrap().insert(key.clone(), meta);
-            Ok(meta)
+            Ok(self.told(found?))
         })
     }
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
