@@ -58,7 +58,7 @@ pub(crate) struct Lost {
     pub(crate) security: Security,
 }
 
-/// Which process of the peer's name had a part in a beacon last.
+/// Which of the processes that ever had the peer's name was at the other end of the latest beacon.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shown {
     /// 0: none, or it did not say.

@@ -330,8 +330,8 @@ impl Lanes {
 
     /// A lane has failed, and the session with it, unless nothing can have been lost: this end has given it no bytes, none that it
     /// has announced are missing, and another lane is left. Bytes that the peer has given it are known to the peer, which fails the
-    /// session then; unless they have come as far as to this host, whose kernel has acknowledged them, and so it is read on. Or all was
-    /// said about the session on another lane.
+    /// session then. It does not know of those that this host's kernel has acknowledged and nobody has read: so the lane is read on.
+    /// Or all was said about the session on another lane.
     fn lose(&mut self, number: usize, failure: Failure) -> Result<(), Failure> {
         if matches!(failure, Failure::Io(_)) && self.gather.wants(number) {
             let lane = &mut self.lanes[number];
