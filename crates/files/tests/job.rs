@@ -358,6 +358,34 @@ async fn a_mode_alone_that_changed_is_set() {
     assert_eq!(job.run(ALL).await.modes_set, 0);
 }
 
+/// Notes the mode of a directory when a file begins to go there.
+#[derive(Debug)]
+struct Looking(std::path::PathBuf, Mutex<Vec<u32>>);
+
+impl Watcher for Looking {
+    fn saw(&self, event: &Event<'_>) {
+        if let Event::Carry { .. } = event {
+            self.1.lock().unwrap().push(fs::metadata(&self.0).unwrap().mode() & 0o7777);
+        }
+    }
+}
+
+#[tokio::test]
+async fn private_directories_are_private_while_they_are_filled() {
+    let (from, to) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::create_dir(from.path().join("own")).unwrap();
+    fs::write(from.path().join("own/a"), "secret").unwrap();
+    fs::set_permissions(from.path().join("own"), fs::Permissions::from_mode(0o500)).unwrap();
+    // What is made in such a directory has its group.
+    fs::set_permissions(to.path(), fs::Permissions::from_mode(0o2775)).unwrap();
+    let looking = Arc::new(Looking(to.path().join("own"), Mutex::default()));
+    let (source, dest) = (Arc::new(local(from.path())), Arc::new(local(to.path())));
+    let job = Job { watcher: looking.clone(), ..Job::new(source, dest) };
+    assert!(job.run(ALL).await.is_complete());
+    assert_eq!(*looking.1.lock().unwrap(), [0o2700]);
+    assert_eq!(fs::metadata(to.path().join("own")).unwrap().mode() & 0o7777, 0o2500);
+}
+
 /// Counts what is found before it is its turn.
 #[derive(Debug, Default)]
 struct Counting(Mutex<(u64, u64, bool)>);

@@ -4,7 +4,7 @@ use super::linux::{HOLE, stat_of};
 use super::{DiskFile, Stat};
 use crate::range::Extent;
 use crate::store::{Attributes, Time};
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, SeekFrom, Timespec, Timestamps};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -72,7 +72,10 @@ impl DiskFile for LinuxFile {
 
     fn set(&self, attributes: &Attributes) -> io::Result<()> {
         if let Some(mode) = attributes.mode {
-            rustix::fs::fchmod(&*self.0, Mode::from_raw_mode(mode & 0o777))?;
+            let now = rustix::fs::fstat(&*self.0)?.st_mode;
+            // A directory goes on giving its group to what is made in it, and keeping others from removing that.
+            let special = if FileType::from_raw_mode(now).is_dir() { now & 0o7000 } else { 0 };
+            rustix::fs::fchmod(&*self.0, Mode::from_raw_mode(mode & 0o777 | special))?;
         }
         if let Some(time) = attributes.modified {
             rustix::fs::futimens(&*self.0, &modified_at(time))?;

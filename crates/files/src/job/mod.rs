@@ -430,6 +430,12 @@ impl Run<'_> {
         self.report.dirs += 1;
         if !self.job.dry_run {
             self.ensure_dir(&key).await?;
+            // What is private is private before anything is in it. Its whole mode comes at the end: it may be one that cannot be written to.
+            let private = attributes.mode.filter(|mode| mode & 0o055 != 0o055 && self.new.contains(&key));
+            if let Some(mode) = private.filter(|_| self.job.dest.sets_modes()) {
+                let mode = Attributes { mode: Some(mode | 0o700), modified: None };
+                self.job.dest.set(&key, mode).await?;
+            }
             self.dirs.push((key, attributes));
         } else if !key.is_root()
             && let Ok(meta) = self.job.dest.stat(&key).await

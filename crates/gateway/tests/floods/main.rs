@@ -36,7 +36,7 @@ const MIB: u64 = 1 << 20;
 const SECRET: [u8; 32] = [5; 32];
 /// One thread, so that whoever is held up shows; short time-outs, so that all are reached.
 const LIMITS: &str = "[limits]\nthreads = 1\nhandshake_timeout = \"1s\"\npeer_idle_timeout = \"2s\"\n";
-const BOUNDS: Bounds = Bounds { time: PATIENCE, taken: 24 * MIB, memory: 64 * MIB };
+const BOUNDS: Bounds = Bounds { time: PATIENCE, taken: 24 * MIB, memory: 64 * MIB, processor: true };
 
 /// Held by the test that runs.
 fn alone() -> MutexGuard<'static, ()> {
