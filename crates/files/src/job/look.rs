@@ -71,7 +71,7 @@ impl Look {
                 Err(error) => return unlisted(&error),
             }
         };
-        self.judge(asked, &there).await
+        self.judge(asked, &there, came).await
     }
 
     async fn names(&self) -> Result<There, Error> {
@@ -99,7 +99,7 @@ impl Look {
     }
 
     /// What became of those that are not listed by their names.
-    async fn judge(&self, asked: Vec<Asked>, there: &There) -> Looked {
+    async fn judge(&self, asked: Vec<Asked>, there: &There, came: &Came) -> Looked {
         // By the other name that may be theirs.
         let (mut looked, mut claims) = (Looked::default(), BTreeMap::<Vec<u8>, Vec<(Key, u64)>>::new());
         for Asked { key, size, answer } in asked {
@@ -123,9 +123,16 @@ impl Look {
         }
         for (other, claims) in claims {
             let theirs = match self.at(&other).await {
-                Some(Ok(meta)) => claims.iter().any(|(_, size)| meta.size.is_none_or(|has| has == *size)),
+                // It has the size of one of them, or not the one that it was put there with.
+                Some(Ok(Meta { size: Some(has), .. })) => {
+                    claims.iter().any(|(_, size)| *size == has)
+                        || came.all().any(|(name, size)| name == other && size != has)
+                }
                 _ => true,
             };
+            // Or two have become one, whichever of them it is, or it has another case alone.
+            let theirs =
+                theirs || claims.len() > 1 || claims.iter().any(|(key, _)| folded(key.name()) == folded(&other));
             for (key, _) in claims {
                 match theirs {
                     true => looked.missing.push(self.altered(key, &other)),

@@ -95,6 +95,17 @@ async fn what_a_server_calls_otherwise_is_a_failure() {
     };
     let (report, names, _) = carry(&["a-long-name-1", "a-long-name-2"], cut, all).await;
     assert!(report.failed == 2 && names == ["/a-long-nam"], "{report:?} {names:?}");
+    // The same where neither is found by the name that was said, and the one that is left is none of what was there.
+    let (report, names, _) =
+        carry_with(&["a-long-name-1", "a-long-name-of-2"], cut, all, |client, verb, argument, _| {
+            let is_long = verb == "MLST" && argument.len() > 11 && !argument.ends_with(".phoebus-part");
+            if is_long {
+                client.say("550 No such file or directory");
+            }
+            is_long
+        })
+        .await;
+    assert!(report.failed == 2 && names == ["/a-long-nam"], "{report:?} {names:?}");
     let (report, names, _) = carry(&["Bar", "bar"], str::to_lowercase, all).await;
     assert!(report.failed > 0 && names == ["/bar"], "{report:?}");
     // What is hidden is there.
