@@ -91,16 +91,15 @@ impl Store for Server {
     }
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
         Box::pin(async {
-            let found = self.inner.stat(&self.called(key)).await;
-            if self.remembers && found.is_err() {
-                let start = [b".", key.name(), b"."].concat();
-                let there = self.inner.list(&key.parent()).await?.more().await?;
-                let mut moved = there.iter().filter(|entry| entry.name.ends_with(b".phoebus-moved"));
-                return moved
-                    .find(|entry| entry.name.starts_with(&start))
-                    .map(|entry| entry.meta)
-                    .ok_or(found.unwrap_err());
-            }
+            let found = match self.inner.stat(&self.called(key)).await {
+                Err(error) if self.remembers => {
+                    let start = [b".", key.name(), b"."].concat();
+                    let there = self.inner.list(&key.parent()).await?.more().await?;
+                    let mut moved = there.iter().filter(|entry| entry.name.ends_with(b".phoebus-moved"));
+                    return moved.find(|entry| entry.name.starts_with(&start)).map(|entry| entry.meta).ok_or(error);
+                }
+                found => found,
+            };
             Ok(self.told(found?))
         })
     }
