@@ -330,16 +330,21 @@ fn sessions_that_end_in_time_are_no_silence() {
     }
 }
 
+/// The session goes on although the beacon is reset and no datagram arrives for long.
+fn outlives_a_silent_path(pair: &Watched, client: TcpStream, server: TcpStream) {
+    pair.path.drops.store(true, Ordering::SeqCst);
+    pair.observer.reset_all();
+    std::thread::sleep(LONG);
+    pair.path.drops.store(false, Ordering::SeqCst);
+    exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+}
+
 #[test]
 fn who_lights_another_beacon_lives_however_silent_the_path_is() {
     for transport in ["quic", "udt"] {
         let pair = Watched::by(transport, 1, SILENCE);
         let (client, server, _) = session(&pair.first, |ask| ask);
-        pair.path.drops.store(true, Ordering::SeqCst);
-        pair.observer.reset_all();
-        std::thread::sleep(LONG);
-        pair.path.drops.store(false, Ordering::SeqCst);
-        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+        outlives_a_silent_path(&pair, client, server);
     }
 }
 
@@ -351,11 +356,7 @@ fn who_lights_another_beacon_lives_whatever_a_reload_has_changed() {
         let (second, text) = (pair.second.as_ref().unwrap(), pair.text.replace("min = 0", "min = 0, max = 7"));
         assert_ne!(text, pair.text);
         second.reload("pg2", &text);
-        pair.path.drops.store(true, Ordering::SeqCst);
-        pair.observer.reset_all();
-        std::thread::sleep(LONG);
-        pair.path.drops.store(false, Ordering::SeqCst);
-        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
+        outlives_a_silent_path(&pair, client, server);
     }
 }
 

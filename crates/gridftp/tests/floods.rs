@@ -7,7 +7,7 @@
 mod flood;
 mod support;
 
-use flood::{Bounds, Flood, Sender, flood};
+use flood::{Bounds, Sender, each, flood};
 use phoebus_gridftp::server::config::User;
 use phoebus_gridftp::server::{Config, Quota, hash_password};
 use phoebus_proto::gridftp::block::Header;
@@ -208,20 +208,6 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         ("no text", bytes(9999)),
     ]);
     all
-}
-
-/// Each of `messages` on a connection of its own, made by `connect`.
-fn each<S: Sender + 'static>(
-    state: &str,
-    messages: Vec<(&'static str, Vec<u8>)>,
-    connect: impl Fn() -> S,
-) -> Vec<Flood> {
-    let one = |(what, message)| Flood {
-        what: format!("{what:?} {state}"),
-        connection: Box::new(connect()) as Box<dyn Sender>,
-        message,
-    };
-    messages.into_iter().map(one).collect()
 }
 
 /// Somebody elsewhere logs in, lists and reads.

@@ -29,7 +29,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::flood::{Bounds, Flood, Sender, flood};
+use support::flood::{Bounds, Flood, Sender, each, flood};
 use support::{ALLOW_ALL, Ask, Certificates, Deaf, PATIENCE, Pg, address, destination, exchange, peer, session};
 
 const MIB: u64 = 1 << 20;
@@ -91,20 +91,6 @@ fn tcp(to: SocketAddr, first: &[u8]) -> TcpStream {
 /// What a peer sends to be in the state after its greeting.
 fn greeting(hello: Hello<'_>) -> Vec<u8> {
     [&PREFACE[..], &message(Message::Hello(hello))].concat()
-}
-
-/// Each of `messages` on a connection of its own, made by `connect`.
-fn each<S: Sender + 'static>(
-    state: &str,
-    messages: Vec<(&'static str, Vec<u8>)>,
-    connect: impl Fn() -> S,
-) -> Vec<Flood> {
-    let one = |(what, message)| Flood {
-        what: format!("{what} {state}"),
-        connection: Box::new(connect()) as Box<dyn Sender>,
-        message,
-    };
-    messages.into_iter().map(one).collect()
 }
 
 /// A session through `pg`, from its opening to its end.

@@ -44,6 +44,20 @@ pub(crate) struct Flood {
     pub(crate) message: Vec<u8>,
 }
 
+/// Each of `messages` in the same `state`, on a connection of its own, made by `connect`.
+pub(crate) fn each<S: Sender + 'static>(
+    state: &str,
+    messages: Vec<(&'static str, Vec<u8>)>,
+    connect: impl Fn() -> S,
+) -> Vec<Flood> {
+    let one = |(what, message)| Flood {
+        what: format!("{what:?} {state}"),
+        connection: Box::new(connect()) as Box<dyn Sender>,
+        message,
+    };
+    messages.into_iter().map(one).collect()
+}
+
 /// What all peers of one run may cost at most.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
