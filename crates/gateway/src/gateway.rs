@@ -4,7 +4,7 @@ use crate::admin;
 use crate::choose;
 use crate::config::{AUTO, Config, Listen, Peer};
 use crate::keeper;
-use crate::listening::{Running, bind, run, run_when_free};
+use crate::listening::{Going, Running, bind, run, run_when_free};
 use crate::live::Neighbour;
 use crate::pool::Pool;
 use crate::shared::{Phase, Setup, Shared};
@@ -13,7 +13,7 @@ use crate::suspicion::Reset;
 use crate::transports::Transports;
 use crate::workers::Workers;
 use phoebus_net::host::Host;
-use phoebus_net::{limits, reason};
+use phoebus_net::{Error, limits, reason};
 use phoebus_proto::session::Code;
 use std::io;
 use std::net::SocketAddr;
@@ -76,11 +76,19 @@ pub enum StartError {
     },
 }
 
+impl StartError {
+    /// Whether another socket has an address that is to be listened on.
+    fn is_in_use(&self) -> bool {
+        matches!(self, Self::Listen { source: Error::Listen { source, .. }, .. } if source.kind() == io::ErrorKind::AddrInUse)
+    }
+}
+
 /// A running gateway. Dropped, it ends at once, and resets its sessions.
 #[derive(Debug)]
 pub struct Gateway {
     shared: Arc<Shared>,
     listeners: Mutex<Vec<Running>>,
+    going: Mutex<Going>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     admin: Option<PathBuf>,
     /// Whoever answers there.
@@ -115,6 +123,7 @@ impl Gateway {
         );
         let gateway = Self {
             listeners: Mutex::new(listeners.into_iter().map(|bound| run(&shared, bound)).collect()),
+            going: Mutex::default(),
             tasks: Mutex::new(vec![
                 tokio::spawn(keeper::keep(shared.clone())),
                 tokio::spawn(shared.reservations.clone().keep()),
@@ -168,14 +177,17 @@ impl Gateway {
         // An address whose settings change must be given up before it can be had again, so that the ones that are new
         // altogether are tried first.
         let kept = |listen: &Listen| same && running.iter().any(|old| old.listen.listens_as(listen));
-        let changed = |listen: &Listen| {
-            let same =
-                |old: &Running| (old.listen.address, &old.listen.transport) == (listen.address, &listen.transport);
-            running.iter().any(same)
-        };
-        let (new, changed): (Vec<_>, Vec<_>) =
+        let changed = |listen: &Listen| running.iter().any(|old| old.listen.is_at(listen));
+        let (new, mut changed): (Vec<_>, Vec<_>) =
             config.listeners.iter().filter(|listen| !kept(listen)).partition(|listen| !changed(listen));
-        let fresh = new.into_iter().map(|listen| bind(&config, &transports, listen)).collect::<Result<Vec<_>, _>>()?;
+        let (mut fresh, mut going) = (Vec::new(), lock(&self.going));
+        for listen in new {
+            match bind(&config, &transports, listen) {
+                Ok(bound) => fresh.push(bound),
+                Err(error) if error.is_in_use() && going.has(listen) => changed.push(listen),
+                Err(error) => return Err(error),
+            }
+        }
         // From here on nothing can fail.
         if config.admin != self.admin {
             warn!("admin.socket has changed; it takes a restart to move it");
@@ -192,13 +204,10 @@ impl Gateway {
         // What begins from here on finds the configuration in force that it belongs to.
         self.shared.replace(setup.clone());
         let goes = |old: &mut Running| !(same && config.listeners.iter().any(|listen| old.listen.listens_as(listen)));
-        let mut gone: Vec<Running> = running.extract_if(.., goes).collect();
-        gone.iter().for_each(|old| old.task.abort());
+        going.tell(running.extract_if(.., goes));
         running.extend(fresh.into_iter().map(|bound| run(&self.shared, bound)));
         for listen in changed {
-            let at = |old: &Running| (old.listen.address, &old.listen.transport) == (listen.address, &listen.transport);
-            let before = gone.iter().position(at).map(|index| gone.swap_remove(index).task);
-            running.push(run_when_free(&self.shared, transports.clone(), listen.clone(), before));
+            running.push(run_when_free(&self.shared, transports.clone(), listen.clone(), going.take(listen)));
         }
         for (name, pool) in &old.peers {
             if setup.peers.get(name).is_none_or(|new| !Arc::ptr_eq(new, pool)) {

@@ -10,13 +10,15 @@ use phoebus_net::transport::Listener;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 /// Pause before an address is tried again that another socket still has.
 const BIND_AGAIN: Duration = Duration::from_millis(200);
+/// How long a socket may take to close after its listener has gone.
+const RELEASE: Duration = Duration::from_secs(5);
 /// Pause after a failure to accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -28,6 +30,47 @@ pub(crate) struct Running {
     pub(crate) task: JoinHandle<()>,
     /// Once it is bound.
     pub(crate) listener: Arc<OnceLock<Arc<dyn Listener>>>,
+}
+
+/// A listener that was told to go, in this task. What it listened on is in use for a moment longer.
+#[derive(Debug)]
+struct Leaver {
+    listen: Listen,
+    task: JoinHandle<()>,
+    since: Instant,
+}
+
+/// Listeners that were told to go a moment ago.
+#[derive(Debug, Default)]
+pub(crate) struct Going(Vec<Leaver>);
+
+impl Going {
+    /// Tells these to go.
+    pub(crate) fn tell(&mut self, all: impl IntoIterator<Item = Running>) {
+        self.0.retain(Leaver::is_going);
+        // What else holds the listener is dropped here.
+        self.0.extend(all.into_iter().map(|Running { listen, task, .. }| {
+            task.abort();
+            Leaver { listen, task, since: Instant::now() }
+        }));
+    }
+
+    /// Whether one of them may still have the address of `listen`.
+    pub(crate) fn has(&self, listen: &Listen) -> bool {
+        self.0.iter().any(|leaver| leaver.is_going() && leaver.listen.is_at(listen))
+    }
+
+    /// The task of the last one that had the address of `listen`.
+    pub(crate) fn take(&mut self, listen: &Listen) -> Option<JoinHandle<()>> {
+        let last = self.0.iter().rposition(|leaver| leaver.listen.is_at(listen))?;
+        Some(self.0.swap_remove(last).task)
+    }
+}
+
+impl Leaver {
+    fn is_going(&self) -> bool {
+        !self.task.is_finished() || self.since.elapsed() < RELEASE
+    }
 }
 
 /// A listener that is bound and does not accept yet.

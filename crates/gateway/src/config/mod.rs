@@ -135,6 +135,11 @@ impl Listen {
         let profile = unrated(&other.profile, &self.profile, &self.transport);
         *self == Self { profile, ..other.clone() }
     }
+
+    /// Whether `other` is at the same address, by the same transport.
+    pub(crate) fn is_at(&self, other: &Self) -> bool {
+        (self.address, &self.transport) == (other.address, &other.transport)
+    }
 }
 
 impl Peer {

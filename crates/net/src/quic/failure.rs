@@ -114,7 +114,7 @@ pub(super) fn words(error: &ConnectionError) -> String {
         (ConnectionError::ConnectionClosed(close), _)
             if close.error_code == quinn::TransportErrorCode::CONNECTION_REFUSED =>
         {
-            "the peer takes no more connections".to_owned()
+            "the peer takes no new connections over QUIC".to_owned()
         }
         (ConnectionError::ConnectionClosed(close), _) => {
             format!("the peer ended the connection: {}", close.error_code)

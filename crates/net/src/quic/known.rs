@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, Weak};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -25,6 +26,16 @@ struct Left {
     at: SocketAddr,
     endpoint: Endpoint,
     note: Option<Arc<str>>,
+    /// Told when a listener has taken it over.
+    taken: Notify,
+}
+
+/// Refuses new connections for as long as the endpoint is open. To one that nobody answers the peer would wait for its whole
+/// time-out.
+async fn refuse_all(endpoint: &Endpoint) {
+    while let Some(incoming) = endpoint.accept().await {
+        incoming.refuse();
+    }
 }
 
 impl Known {
@@ -68,17 +79,21 @@ impl Known {
         }
     }
 
-    /// The listener of `endpoint`, bound to `at`, is gone: no connection is accepted any more. The endpoint is kept until its last
+    /// The listener of `endpoint`, bound to `at`, is gone: new connections are refused. The endpoint is kept until its last
     /// connection has ended, or a listener takes it over.
     pub(super) fn leave(self: &Arc<Self>, at: SocketAddr, endpoint: &Endpoint, note: Option<Arc<str>>, on: &Handle) {
-        endpoint.set_server_config(None);
         lock(&self.endpoints).retain(|endpoint| endpoint.local_addr().ok() != Some(at));
-        let left = Arc::new(Left { at, endpoint: endpoint.clone(), note });
+        let left = Arc::new(Left { at, endpoint: endpoint.clone(), note, taken: Notify::new() });
         lock(&self.left).push(left.clone());
         let known = self.clone();
         on.spawn(async move {
-            left.endpoint.wait_idle().await;
-            lock(&known.left).retain(|other| !Arc::ptr_eq(other, &left));
+            tokio::select! {
+                biased;
+                // What comes from here on is the next listener's.
+                () = left.taken.notified() => {}
+                () = left.endpoint.wait_idle() => lock(&known.left).retain(|other| !Arc::ptr_eq(other, &left)),
+                () = refuse_all(&left.endpoint) => {}
+            }
         });
     }
 
@@ -87,6 +102,7 @@ impl Known {
         let mut all = lock(&self.left);
         let index = all.iter().position(|left| left.at == at)?;
         let left = all.swap_remove(index);
+        left.taken.notify_one();
         Some((left.endpoint.clone(), left.note.clone()))
     }
 }

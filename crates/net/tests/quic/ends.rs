@@ -1,6 +1,7 @@
 //! Ends that are no ends of a stream: resets in both directions, drops, panics (invariant 1).
 
-use super::place::{Pair, read_exactly, read_to_end, soon, write_all};
+use super::place::{PATIENCE, Pair, accept, read_exactly, read_to_end, soon, target, write_all};
+use phoebus_net::transport::Transport;
 use phoebus_net::{Stream, code_of};
 use phoebus_proto::session::Code;
 use std::io::ErrorKind;
@@ -124,4 +125,23 @@ async fn streams_fail_with_their_connection() {
     let error = soon(far.failed()).await;
     assert!(error.to_string().contains("the peer closed the connection"), "{error}");
     assert!(read_to_end(&far).await.is_err(), "a lost connection is no end of a stream");
+}
+
+#[tokio::test]
+async fn a_listener_that_goes_refuses_new_connections_while_its_old_ones_go_on() {
+    let Pair { client, listener, profile, server, place } = Pair::new();
+    let (to, other) = (target(listener.local_addr().unwrap(), "pg2.test"), place.quic("pg1.test"));
+    let old = client.connect(&to, &profile, PATIENCE).await.unwrap();
+    write_all(&old, b"!").await.unwrap();
+    let far = soon(accept(&*listener)).await.unwrap();
+    drop(listener);
+    let error = other.connect(&to, &profile, PATIENCE).await.unwrap_err();
+    assert!(error.to_string().ends_with("the peer takes no new connections over QUIC"), "{error}");
+    // Whoever listens there next takes them again.
+    let listener = server.listen(to.addr, &profile).unwrap();
+    let new = other.connect(&to, &profile, PATIENCE).await.unwrap();
+    write_all(&new, b"?").await.unwrap();
+    let newer = soon(accept(&*listener)).await.unwrap();
+    assert_eq!(read_exactly(&newer, 1).await.unwrap(), b"?");
+    assert_eq!(read_exactly(&far, 1).await.unwrap(), b"!");
 }

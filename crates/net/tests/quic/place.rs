@@ -58,7 +58,7 @@ pub(crate) struct Pair {
     pub(crate) listener: Arc<dyn Listener>,
     pub(crate) profile: Profile,
     pub(crate) server: Quic,
-    _place: Place,
+    pub(crate) place: Place,
 }
 
 impl Pair {
@@ -70,7 +70,7 @@ impl Pair {
         let place = Place::new();
         let (client, server) = (place.quic("pg1.test"), place.quic("pg2.test"));
         let listener = server.listen(loopback(), &profile).unwrap().into();
-        Self { client, listener, profile, server, _place: place }
+        Self { client, listener, profile, server, place }
     }
 
     pub(crate) fn target(&self) -> Target {
