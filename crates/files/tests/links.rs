@@ -289,6 +289,25 @@ async fn a_file_that_somebody_else_makes_meanwhile_gets_nothing() {
 }
 
 #[tokio::test]
+async fn of_those_who_write_one_file_at_the_same_time_all_succeed() {
+    let root = tree();
+    let store = local(root.path());
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let store = store.clone();
+        all.spawn(async move {
+            for _ in 0..40 {
+                put(&store, &key("shared/mine")).await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = all.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(fs::read_dir(root.path().join("shared")).unwrap().count(), 1);
+}
+
+#[tokio::test]
 async fn nothing_is_published_that_was_put_in_the_place_of_a_draft() {
     let root = tree();
     let store = local(root.path());

@@ -104,19 +104,21 @@ impl Linux {
         Ok(rustix::fs::openat(dir, name, flags, mode)?)
     }
 
-    /// The file `key`, which is `expected`, whose attributes another one gets. Whoever may only write it may have them listed all the same.
-    fn to_inherit_from(&self, key: &Key, expected: &Stat) -> io::Result<OwnedFd> {
+    /// The file `key`, whose attributes another one gets; none if it is no longer `expected`. Whoever may only write it may have them
+    /// listed all the same.
+    fn to_inherit_from(&self, key: &Key, expected: &Stat) -> io::Result<Option<OwnedFd>> {
         let old = match self.itself(key, OFlags::RDONLY, Mode::empty()) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => {
-                self.itself(key, OFlags::WRONLY, Mode::empty())?
+                self.itself(key, OFlags::WRONLY, Mode::empty())
             }
+            old => old,
+        };
+        let old = match old {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             old => old?,
         };
         let found = stat_of(&rustix::fs::fstat(&old)?);
-        if !found.is(expected) || found.owner != expected.owner {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another file has taken its place meanwhile"));
-        }
-        Ok(old)
+        Ok((found.is(expected) && found.owner == expected.owner).then_some(old))
     }
 
     /// The directory `key`, to change names in it: links on the way are judged.
@@ -260,12 +262,14 @@ impl Disk for Linux {
         entries.map(|entry| Ok(entry?.file_name().to_bytes().to_vec())).collect()
     }
 
-    fn may_inherit(&self, file: &LinuxFile, key: &Key, old: &Stat) -> io::Result<()> {
-        owned::may_inherit(&*file.0, old, self.to_inherit_from(key, old)?)
+    fn may_inherit(&self, file: &LinuxFile, key: &Key, old: &Stat) -> io::Result<bool> {
+        let Some(open) = self.to_inherit_from(key, old)? else { return Ok(false) };
+        owned::may_inherit(&*file.0, old, open).map(|()| true)
     }
 
-    fn inherit(&self, file: &LinuxFile, key: &Key, expected: &Stat) -> io::Result<()> {
-        owned::inherit(&*file.0, self.to_inherit_from(key, expected)?)
+    fn inherit(&self, file: &LinuxFile, key: &Key, old: &Stat) -> io::Result<bool> {
+        let Some(open) = self.to_inherit_from(key, old)? else { return Ok(false) };
+        owned::inherit(&*file.0, open).map(|()| true)
     }
 
     fn create(&self, key: &Key, mode: u32) -> io::Result<LinuxFile> {

@@ -42,14 +42,14 @@ pub(crate) trait Disk: Send + Sync + 'static {
     /// The names in the directory `key`, in any order.
     fn names_in(&self, key: &Key) -> io::Result<Vec<Vec<u8>>>;
 
-    /// Whether `file`, which this user has made, can get what `key` has beside its bytes; `old` is what that is.
+    /// Makes sure that `file`, which this user has made, can get what `key` has beside its bytes; false if that is no longer `old`.
     ///
     /// # Errors
     /// What is in the way.
-    fn may_inherit(&self, file: &Self::File, key: &Key, old: &Stat) -> io::Result<()>;
+    fn may_inherit(&self, file: &Self::File, key: &Key, old: &Stat) -> io::Result<bool>;
 
-    /// Gives `file` the owner, the group, the access list and the extended attributes that `key` has, if that is still `old`.
-    fn inherit(&self, file: &Self::File, key: &Key, old: &Stat) -> io::Result<()>;
+    /// Gives `file` the owner, the group, the access list and the extended attributes that `key` has; false if that is no longer `old`.
+    fn inherit(&self, file: &Self::File, key: &Key, old: &Stat) -> io::Result<bool>;
 
     /// Makes what does not exist, to be read and written, with the permissions `mode`.
     fn create(&self, key: &Key, mode: u32) -> io::Result<Self::File>;

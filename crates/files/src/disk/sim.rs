@@ -277,12 +277,12 @@ impl Disk for Sim {
         Ok(self.names().iter().filter(|name| name.parent() == *key).map(|name| name.name().to_vec()).collect())
     }
 
-    fn may_inherit(&self, _file: &SimFile, _key: &Key, _old: &Stat) -> io::Result<()> {
-        Ok(())
+    fn may_inherit(&self, _file: &SimFile, _key: &Key, _old: &Stat) -> io::Result<bool> {
+        Ok(true)
     }
 
-    fn inherit(&self, _file: &SimFile, _key: &Key, _old: &Stat) -> io::Result<()> {
-        Ok(())
+    fn inherit(&self, _file: &SimFile, _key: &Key, _old: &Stat) -> io::Result<bool> {
+        Ok(true)
     }
 
     fn create(&self, key: &Key, mode: u32) -> io::Result<SimFile> {

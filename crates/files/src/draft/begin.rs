@@ -1,7 +1,7 @@
 //! How a draft begins: afresh, where an earlier attempt was cut, or not at all because that one had come to its end.
 
 use super::names::Names;
-use super::{State, Work, absent_ok, lock};
+use super::{LOOKS, State, Work, absent_ok, lock, never_the_same};
 use crate::disk::{Disk, DiskFile, Stat};
 use crate::error::Error;
 use crate::journal::{self, Header, Journal, MAX_JOURNAL, Parts};
@@ -56,13 +56,15 @@ impl<D: Disk> Work<D> {
         let wanted = Wanted { key, home, place, label: &label, spec: &spec };
         let Some(owned) = own(&**disk, &wanted, journalled)? else { return Ok(Start::Done) };
         let Owned { names, file, mut left } = owned;
-        let old = place.filter(|old| old.kind == Kind::File);
-        if let Some(Err(error)) = old.map(|old| disk.may_inherit(&file, key, &old)) {
-            if left.is_none() {
-                absent_ok(disk.unlink(&names.part)).map_err(failed("remove the draft of"))?;
+        let old = match inheritable(&**disk, &file, key, place) {
+            Ok(old) => old,
+            Err(error) => {
+                if left.is_none() {
+                    absent_ok(disk.unlink(&names.part)).map_err(failed("remove the draft of"))?;
+                }
+                return Err(failed("keep the owner of")(error));
             }
-            return Err(failed("keep the owner of")(error));
-        }
+        };
         let stat = file.stat().map_err(failed("look at the draft of"))?;
         let kept = left.take_if(|left| journalled && left.is_of(&spec, &stat)).and_then(|left| left.0);
         let kept = kept.map_or_else(|| Parts::new(spec.sum), |journal| journal.parts);
@@ -102,6 +104,19 @@ impl<D: Disk> Work<D> {
         }
         Ok(Start::Work(Box::new(work)))
     }
+}
+
+/// The file whose place the draft `file` takes, if there is one, after it was seen that the draft can get what that has beside its bytes.
+/// Where several write the same name, each may find that another has put his file there meanwhile.
+fn inheritable<D: Disk>(disk: &D, file: &D::File, key: &Key, mut place: Option<Stat>) -> io::Result<Option<Stat>> {
+    for _ in 0..LOOKS {
+        let Some(old) = place.filter(|old| old.kind == Kind::File) else { return Ok(None) };
+        if disk.may_inherit(file, key, &old)? {
+            return Ok(Some(old));
+        }
+        place = absent_ok(disk.stat(key, false))?;
+    }
+    Err(never_the_same())
 }
 
 /// Empties a draft's file if it has old bytes, and makes it as long as it will be.

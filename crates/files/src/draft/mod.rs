@@ -45,6 +45,9 @@ pub(crate) const MAX_GAPS: usize = 1 << 16;
 /// How many zeros make a hole.
 const HOLE: usize = 64 << 10;
 
+/// How often the file that is replaced is looked at while others replace it, too: many more than write the same name at a time.
+const LOOKS: usize = 100;
+
 /// How much is read at once to compute a checksum.
 const REREAD: u64 = 1 << 20;
 
@@ -198,16 +201,20 @@ impl<D: Disk> Work<D> {
 
     /// Takes over what the file has beside its bytes whose place it takes, if there is one; its permissions are returned, and not set.
     fn inherit(&self) -> Result<u32, Error> {
-        let old = absent_ok(self.disk.stat(&self.key, false)).map_err(|e| self.fail("look at", e))?;
-        let Some(old) = old.filter(|old| old.kind == Kind::File) else { return Ok(self.mode) };
-        // Whoever makes a file there meanwhile, where others can, would get what is written. Its number may be that of the one before.
-        if self.old.is_none_or(|before| before.owner != old.owner) && !is_trusted(old.owner) {
-            let why = format!("user {} has put another file there meanwhile", old.owner);
-            return Err(self.fail("replace", io::Error::new(io::ErrorKind::PermissionDenied, why)));
+        for _ in 0..LOOKS {
+            let old = absent_ok(self.disk.stat(&self.key, false)).map_err(|e| self.fail("look at", e))?;
+            let Some(old) = old.filter(|old| old.kind == Kind::File) else { return Ok(self.mode) };
+            // Whoever makes a file there meanwhile, where others can, would get what is written. Its number may be that of the one before.
+            if self.old.is_none_or(|before| before.owner != old.owner) && !is_trusted(old.owner) {
+                let why = format!("user {} has put another file there meanwhile", old.owner);
+                return Err(self.fail("replace", io::Error::new(io::ErrorKind::PermissionDenied, why)));
+            }
+            let kept = self.disk.inherit(&self.file, &self.key, &old);
+            if kept.map_err(|e| self.fail("keep owner, group, access list and extended attributes of", e))? {
+                return Ok(old.mode & 0o777);
+            }
         }
-        let kept = self.disk.inherit(&self.file, &self.key, &old);
-        kept.map_err(|e| self.fail("keep owner, group, access list and extended attributes of", e))?;
-        Ok(old.mode & 0o777)
+        Err(self.fail("replace", never_the_same()))
     }
 
     /// Gives it up; with `keep`, so that a later attempt can go on.
@@ -389,6 +396,11 @@ fn is_zero(bytes: &[u8]) -> bool {
     // By words, which compilers make as fast as memory is.
     let (words, rest) = bytes.as_chunks::<8>();
     rest.iter().all(|&byte| byte == 0) && words.iter().all(|word| *word == [0; 8])
+}
+
+/// The failure of one who found another file there at each look.
+fn never_the_same() -> io::Error {
+    io::Error::new(io::ErrorKind::ResourceBusy, "others put one file after another in its place; try again")
 }
 
 fn absent_ok<T>(result: io::Result<T>) -> io::Result<Option<T>> {
