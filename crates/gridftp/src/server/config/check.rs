@@ -55,6 +55,11 @@ impl Config {
                  passwords would be shut out",
             );
         }
+        if self.limits.failure_delay_max.is_some_and(|most| most.0 < self.limits.failure_delay.0) {
+            return value(
+                "limits.failure_delay_max: at least limits.failure_delay was expected, which is the shortest delay",
+            );
+        }
         if self.limits.password_checks == 0 {
             return value("limits.password_checks: at least 1 was expected: nobody could log in");
         }
@@ -134,6 +139,10 @@ mod tests {
             (
                 "[anonymous]\nroot = \"/\"\n[limits]\nlogin = \"30s\"\nfailure_delay_max = \"16s\"",
                 "half of limits.login",
+            ),
+            (
+                "[anonymous]\nroot = \"/\"\n[limits]\nfailure_delay = \"5s\"\nfailure_delay_max = \"2s\"",
+                "limits.failure_delay_max: at least limits.failure_delay",
             ),
             ("[anonymous]\nroot = \"/\"\n[limits]\npassword_checks = 0", "limits.password_checks"),
             ("[anonymous]\nroot = \"/\"\n[limits]\nchecksums = 0", "limits.checksums"),
