@@ -73,6 +73,23 @@ f = login(); f.sock.sendall(ask + b'QUIT\r\n'); is_open(1); resets(f); is_open(0
 }
 
 #[test]
+fn a_sum_ends_behind_more_lines_than_the_connection_holds() {
+    let serve = Serve::with(|config| config.limits.idle = Span(Duration::from_secs(1)));
+    fs::File::create(serve.path("endless")).unwrap().set_len(1 << 42).unwrap();
+    let script = r#"
+import select
+def fill(f):
+    f.sock.sendall(b'CKSM SHA512 0 -1 endless\r\n'); is_open(1)
+    # What the server does not take stays with the client, and his end behind it.
+    while select.select([], [f.sock], [], 0.2)[1]: f.sock.send(b'NOOP\r\n' * 1000, socket.MSG_DONTWAIT)
+f = login(); fill(f); f.close(); is_open(0)
+# Who is there is told why.
+f = login(); fill(f); assert answer(f).startswith('421 more commands were sent ahead than are read'); is_open(0)
+"#;
+    ok(&python(&serve, &[OPEN, script].concat()));
+}
+
+#[test]
 fn what_is_cut_behind_many_lines_is_not_stored() {
     let serve = Serve::writable();
     let script = r#"

@@ -1,6 +1,6 @@
 //! One client: its control connection, with time limits, and what goes on beside a transfer.
 
-use super::config::Limits;
+use super::beside::{Beside, READ, now};
 use super::count::Counted;
 use super::current::Shared;
 use super::serve::Ending;
@@ -9,13 +9,12 @@ use super::session::{Rules, Session, Step};
 use super::waiting::Waiting;
 use super::work::{Ask, Tell, Worker};
 use crate::control::Link;
-use phoebus_net::OtherEnd;
 use phoebus_proto::gridftp::line::Lines;
 use phoebus_proto::gridftp::reply::Reply;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
@@ -24,12 +23,6 @@ const LONGEST_TRIP: Duration = Duration::from_secs(2);
 
 /// How often the kernel is asked whether the client is there, while nothing is read that would tell.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// How many times as much as a client may send ahead is read while something goes on that he may stop, or that his end does.
-const AT_MOST: u64 = 2;
-
-/// How much is read from a control connection at once.
-const READ: usize = 4096;
 
 /// A client.
 pub(super) struct Connection {
@@ -231,6 +224,8 @@ impl Connection {
             lost: false,
             is_too_long: false,
             aborted: false,
+            unread_since: None,
+            given_up: false,
         };
         let mut work = Box::pin(worker.perform(task, &tell));
         let (mut room, mut is_cut) = ([0; READ], false);
@@ -276,6 +271,12 @@ impl Connection {
         while let Ok(reply) = said.try_recv() {
             beside.say(&reply).await;
         }
+        if beside.given_up {
+            let text = "more commands were sent ahead than are read (limits.ahead, limits.ahead_bytes), so that it cannot be seen whether \
+                        anybody still waits for the answers";
+            self.last(421, text).await?;
+            return Err(End::Told);
+        }
         if beside.aborted {
             // The transfer's answer, then that of ABOR.
             if let Outcome::Answer(reply) = &outcome {
@@ -301,117 +302,6 @@ impl Connection {
     }
 }
 
-/// The control connection while a task is carried out.
-struct Beside<'a> {
-    link: &'a mut Link,
-    lines: &'a mut Lines,
-    session: &'a mut Session,
-    waiting: &'a mut Waiting,
-    limits: &'a Limits,
-    /// Tells the task to stop.
-    stop: watch::Sender<bool>,
-    /// Whether ABOR is for this task.
-    stoppable: bool,
-    /// Whether it goes on for a client who has said goodbye.
-    outlives: bool,
-    /// Whether nothing more comes from the client.
-    gone: bool,
-    /// Whether the connection has failed, so that nothing gets there either.
-    lost: bool,
-    /// Whether a line is longer than may be, after which nothing more is read.
-    is_too_long: bool,
-    aborted: bool,
-}
-
-impl Beside<'_> {
-    /// Says something, unless the client is gone; one that takes nothing is.
-    async fn say(&mut self, reply: &Reply) {
-        let bytes = self.session.seal(reply);
-        if !self.gone && self.link.write(&bytes, self.limits.idle.0).await.is_err() {
-            self.gone = true;
-            let _ = self.stop.send(true);
-        }
-    }
-
-    /// Whether more is read: not of one that has sent enough ahead. What can be stopped may be so behind as much again.
-    fn listens(&self) -> bool {
-        let times = if self.stoppable { AT_MOST } else { 1 };
-        !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, times)
-    }
-
-    /// Asks the kernel who is there, where no more is read that would tell.
-    fn look(&mut self) {
-        match self.link.other_end() {
-            None | Some(OtherEnd::Open) => return,
-            Some(OtherEnd::Ended) => {}
-            Some(OtherEnd::Gone) => self.lost = true,
-        }
-        self.gone = true;
-        if self.has_left() {
-            let _ = self.stop.send(true);
-        }
-    }
-
-    /// Takes what has come, nothing being the end: what is for the task is done, and the rest waits.
-    async fn came(&mut self, bytes: &[u8]) {
-        self.lines.push(bytes);
-        loop {
-            let line = match self.lines.take() {
-                Ok(Some(line)) => line,
-                Ok(None) => break,
-                Err(_) => {
-                    // It stays, and is answered when the task has ended.
-                    self.is_too_long = true;
-                    break;
-                }
-            };
-            match self.session.open(line) {
-                Ok(line) if self.stoppable && is(&line, "ABOR") => {
-                    self.aborted = true;
-                    let _ = self.stop.send(true);
-                }
-                Ok(line) if is(&line, "STAT") => {
-                    if let Step::Say(reply) = self.session.line(&line, now()) {
-                        self.say(&reply).await;
-                    }
-                }
-                Ok(line) => self.waiting.push(line),
-                Err(refusal) => self.say(&refusal).await,
-            }
-        }
-        if bytes.is_empty() {
-            self.gone = true;
-            if self.has_left() {
-                let _ = self.stop.send(true);
-            }
-        }
-    }
-
-    /// Takes what has come already, and no more than a client that is there may send ahead: whether that is all.
-    async fn catch_up(&mut self) -> bool {
-        let (mut room, mut left) = ([0; READ], self.limits.ahead_bytes.0.saturating_mul(AT_MOST));
-        while !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, AT_MOST) && left > 0 {
-            match self.link.read_there(&mut room).await {
-                Ok(len) => {
-                    // What is answered at once does not wait, and may be as much as somebody likes to send.
-                    left = left.saturating_sub(len.max(64) as u64);
-                    self.came(&room[..len]).await;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(_) => self.came(&[]).await,
-            }
-        }
-        self.gone
-    }
-
-    /// Whether the client has ended his side without a goodbye (RFC 959, section 4.1.1, QUIT: who says it may, while a transfer goes on).
-    /// What is there for its answer alone goes on as long as somebody may read it.
-    fn has_left(&self) -> bool {
-        let goodbye = || self.waiting.lines.iter().any(|line| is(line, "QUIT"));
-        self.gone && ((self.lost && !self.outlives) || !goodbye())
-    }
-}
-
 /// Returns at this moment; never, without one.
 async fn until(moment: Option<Instant>) {
     match moment {
@@ -424,15 +314,4 @@ async fn until(moment: Option<Instant>) {
 async fn told(mut ending: watch::Receiver<Ending>, least: Ending) {
     // Whoever could say so has ended.
     let _ = ending.wait_for(|ending| *ending == least || *ending == Ending::Now).await;
-}
-
-/// Seconds since 1970.
-fn now() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    i64::try_from(now).unwrap_or(i64::MAX)
-}
-
-/// Whether `line` is this command and no more.
-fn is(line: &[u8], verb: &str) -> bool {
-    line.trim_ascii().eq_ignore_ascii_case(verb.as_bytes())
 }

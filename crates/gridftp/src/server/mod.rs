@@ -21,6 +21,7 @@
 
 mod answer;
 mod authorities;
+mod beside;
 pub mod config;
 mod connection;
 mod count;
