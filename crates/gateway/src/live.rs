@@ -100,6 +100,8 @@ pub(crate) struct Live {
 struct Holding {
     parts: [Option<Held>; 2],
     further: Vec<Further>,
+    /// Whether the first connection of each hop has failed, and others go on.
+    first_lost: [bool; 2],
     /// The session is over, and holds nothing any more.
     is_over: bool,
 }
@@ -203,12 +205,27 @@ impl Live {
         self.further[side as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The connections of a hop that are open, the first of it first.
+    /// A connection of a hop has failed, and the hop goes on without it.
+    pub(crate) fn left(&self, side: Side, stream: &Arc<Stream>) {
+        let mut held = self.held();
+        let is_it = |other: &Weak<Stream>| std::ptr::eq(other.as_ptr(), Arc::as_ptr(stream));
+        if is_it(self.first_of(side)) {
+            held.first_lost[side as usize] = true;
+        } else {
+            held.further.retain(|further| !is_it(&further.stream));
+        }
+    }
+
+    fn first_of(&self, side: Side) -> &Weak<Stream> {
+        if side == Side::First { &self.first } else { &self.second }
+    }
+
+    /// The connections of a hop that carry it, the first of it first.
     pub(crate) fn streams(&self, side: Side) -> Vec<Arc<Stream>> {
-        let first = if side == Side::First { &self.first } else { &self.second };
         let held = self.held();
+        let first = Some(self.first_of(side)).filter(|_| !held.first_lost[side as usize]);
         let further = held.further.iter().filter(|further| further.side == side).map(|further| &further.stream);
-        std::iter::once(first).chain(further).filter_map(Weak::upgrade).collect()
+        first.into_iter().chain(further).filter_map(Weak::upgrade).collect()
     }
 
     /// Whether the hop at this side is over when a beacon beside it, of this protection, says so.

@@ -209,6 +209,14 @@ impl End {
         }
     }
 
+    /// The connections of a bundle that have failed since this was last asked for, and carry nothing any more.
+    pub(crate) fn left(&mut self) -> Vec<Arc<Stream>> {
+        match &mut self.carries {
+            Carries::Bundle(lanes) => lanes.left(),
+            Carries::Raw | Carries::Framed(_) => Vec::new(),
+        }
+    }
+
     /// Whether nothing is left to be said or heard about the session.
     pub(crate) fn is_over(&self) -> bool {
         match &self.carries {

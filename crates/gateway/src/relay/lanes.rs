@@ -31,6 +31,8 @@ pub(crate) struct Lanes {
     chosen: Option<usize>,
     gather: Gather,
     roster: Arc<Roster>,
+    /// Connections that were lost since this was last asked for.
+    left: Vec<Arc<Stream>>,
     /// This side's stream has ended.
     shut: bool,
     /// So has the peer's, and it was passed on.
@@ -48,6 +50,7 @@ impl Lanes {
             chosen: None,
             gather: Gather::default(),
             roster,
+            left: Vec::new(),
             shut: false,
             passed_on: false,
         };
@@ -102,6 +105,11 @@ impl Lanes {
             }
         }
         Ok(())
+    }
+
+    /// See [`End::left`].
+    pub(super) fn left(&mut self) -> Vec<Arc<Stream>> {
+        std::mem::take(&mut self.left)
     }
 
     /// See [`End::poll_take`].
@@ -348,6 +356,7 @@ impl Lanes {
             return Err(failure);
         }
         self.lanes[number].lost = true;
+        self.left.push(self.lanes[number].stream.clone());
         self.gather.leave(number);
         Ok(())
     }

@@ -221,6 +221,9 @@ impl Relay {
             first.poll_dues(cx).map_err(on(Side::First))?.is_ready(),
             second.poll_dues(cx).map_err(on(Side::Second))?.is_ready(),
         ];
+        for (side, end) in [(Side::First, &mut *first), (Side::Second, &mut *second)] {
+            end.left().iter().for_each(|stream| live.left(side, stream));
+        }
         let over = up.is_ready() && down.is_ready() && dues == [true, true] && first.is_over() && second.is_over();
         if over { Poll::Ready(Ok(())) } else { Poll::Pending }
     }

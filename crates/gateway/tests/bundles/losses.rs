@@ -129,6 +129,9 @@ fn a_connection_that_carried_nothing_is_no_loss() {
         let (mut client, mut server, _) = session(&pg1, |ask| ask);
         until_joined(&pg1, &pg2, 4);
         way.cut_idle(number, resets);
+        let carry = |status: &Status, hop: usize| status.sessions[0].hops[hop].streams == 3;
+        pg1.until(|status| carry(status, 1), "pg1 counts what carries");
+        pg2.until(|status| carry(status, 0), "pg2 counts what carries");
         for (up, down) in [(&b"up"[..], &b"down"[..]), (&pattern(2_000_003, 1), &pattern(1_000_003, 2))] {
             std::thread::scope(|scope| {
                 let mut client = client.try_clone().unwrap();
