@@ -1,8 +1,13 @@
 //! What sessions got, for those who ask (S20; invariant 4): lines of JSON in the file `PHOEBUS_REPORT`, sentences on standard
-//! error with `PHOEBUS_VERBOSE`. Otherwise nothing is said, whatever happens: standard error is the program's.
+//! error with `PHOEBUS_VERBOSE`. Otherwise nothing is said but what makes all connections fail, once: standard error is the
+//! program's.
 //!
 //! The lines have the fields of `phoebus connect`'s reports, and in addition `event` (`opened`, `failed`, `direct`), `pid`, and
 //! the `errno` of a failure.
+
+mod text;
+
+pub(crate) use text::Reason;
 
 use crate::config::Config;
 use crate::record::Attempt;
@@ -17,6 +22,7 @@ use std::fmt::{self, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use text::{Escaped, Text};
 
 /// Longest line: room for the hops of any path in use.
 const LINE_MAX: usize = 64 * 1024;
@@ -136,7 +142,7 @@ pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, dest
     let gateway = attempt.gateways.get(index);
     let refused = attempt.handshake.as_ref().and_then(|handshake| handshake.refused());
     let whom = if attempt.agent_at(index).is_some() { "the agent for gateway" } else { "gateway" };
-    plain(config, &destination, (!direct).then(|| failure.errno()), |text| {
+    let why = |text: &mut dyn Write| {
         match (failure, refused) {
             (Failure::Refused(code), Some(refused)) => {
                 match refused.hop {
@@ -181,16 +187,22 @@ pub(crate) fn failed(config: &Config, attempt: &Attempt, failure: &Failure, dest
             Failure::Challenged => text.write_str(" asks for authentication that this version does not have"),
             Failure::Silent => text.write_str(" did not say in time whether the destination has connected"),
         }
-    });
+    };
+    if !direct && failure.is_unreachable() {
+        once(config, false, why);
+    }
+    plain(config, &destination, (!direct).then(|| failure.errno()), why);
 }
 
 /// Reports that the agent does not run that is to carry the first hop.
 pub(crate) fn no_agent(config: &Config, destination: SocketAddr) {
     let Some(first_hop) = config.settings.first_hop else { return };
-    plain(config, &destination, Some(libc::ECONNREFUSED), |text| {
+    let why = |text: &mut dyn Write| {
         write!(text, "no agent carries the first hop to gateway {} by {first_hop} any more; ", config.gateway)?;
         write!(text, "phoebus run --first-hop {first_hop} starts one")
-    });
+    };
+    once(config, false, why);
+    plain(config, &destination, Some(libc::ECONNREFUSED), why);
 }
 
 /// Says of a connection that the settings leave direct that they do.
@@ -211,24 +223,31 @@ pub(crate) fn not_selected(config: &Config, destination: SocketAddr) {
     sentence(format_args!("{destination}: direct: {why}"));
 }
 
-/// Reports that the gateway's name does not resolve. This is said once also to those who did not ask: no connection can be
-/// had, and the error that the program gets looks as if its own destination were at fault.
+/// Reports that the gateway's name does not resolve.
 pub(crate) fn unresolved(config: &Config, destination: SocketAddr, reason: &str) {
+    let why = |text: &mut dyn Write| write!(text, "gateway {}: the name does not resolve: {reason}", config.gateway);
+    once(config, config.settings.fallback, why);
+    plain(config, &destination, (!config.settings.fallback).then(|| Code::NameNotFound.errno()), why);
+}
+
+/// Says once, also to those who did not ask, why no session can be had: the error that the program gets looks as if its own
+/// destination were at fault. The socket may be locked, so that nobody is waited for who does not read.
+fn once(config: &Config, direct: bool, why: impl Fn(&mut dyn Write) -> fmt::Result) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    let gateway = &config.gateway;
-    if !config.settings.verbose && !SAID.swap(true, Ordering::Relaxed) {
-        let outcome = if config.settings.fallback { "connections go direct" } else { "connections fail" };
-        sentence(format_args!("gateway {gateway}: the name does not resolve: {reason}; {outcome}"));
+    if !config.settings.verbose && !SAID.swap(true, Ordering::Relaxed) && sys::is_writable(libc::STDERR_FILENO) {
+        let outcome = if direct { "connections go direct" } else { "connections fail" };
+        sentence(fmt::from_fn(|text| {
+            why(text)?;
+            write!(text, "; {outcome}")
+        }));
     }
-    let errno = (!config.settings.fallback).then(|| Code::NameNotFound.errno());
-    plain(config, &destination, errno, |text| write!(text, "gateway {gateway}: the name does not resolve: {reason}"));
 }
 
 /// Says a sentence on standard error, also to those who did not ask: for what makes a program's connections fail, or pass by
 /// the gateways, in every session alike.
 pub(crate) fn sentence(sentence: impl fmt::Display) {
     let mut room = [0; 1024];
-    let mut line = Text { room: &mut room, len: 0, full: false };
+    let mut line = Text::on(&mut room);
     let _ = writeln!(line, "phoebus: {sentence}");
     let _ = sys::write(libc::STDERR_FILENO, line.bytes());
 }
@@ -316,7 +335,7 @@ fn say(config: &Config, json: impl Fn(&mut Text) -> fmt::Result, words: impl Fn(
     }
     let Ok(room) = sys::map(LINE_MAX, false) else { return };
     // SAFETY: a mapping of this length, all zero, until it is given back below.
-    let mut line = Text { room: unsafe { std::slice::from_raw_parts_mut(room, LINE_MAX) }, len: 0, full: false };
+    let mut line = Text::on(unsafe { std::slice::from_raw_parts_mut(room, LINE_MAX) });
     if let Some(file) = &config.report {
         let _ = json(&mut line);
         // Half a line would spoil the file. No path that a message can describe is that long with sensible names.
@@ -364,73 +383,4 @@ fn write_hop(line: &mut Text, comma: &str, hop: &HopReport) -> fmt::Result {
     let streams = hop.streams.max(1);
     write!(line, "\"rtt_us\":{rtt_us},\"send_buffer\":{send_buffer},")?;
     write!(line, "\"receive_buffer\":{receive_buffer},\"warm\":{warm},\"streams\":{streams},\"rate\":{rate}}}")
-}
-
-/// An error number in words.
-pub(crate) struct Reason(pub(crate) Errno);
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // strerror(3) allocates and translates; these are what a connect ends with.
-        let words = match self.0 {
-            libc::ECONNREFUSED => "connection refused",
-            libc::ETIMEDOUT => "timed out",
-            libc::EHOSTUNREACH => "no route to host",
-            libc::ENETUNREACH => "network unreachable",
-            libc::ECONNRESET => "connection reset",
-            libc::EADDRNOTAVAIL => "no address or port left on this host",
-            libc::EACCES | libc::EPERM => "forbidden on this host",
-            libc::EMFILE | libc::ENFILE => "too many open files",
-            errno => return write!(f, "error {errno}"),
-        };
-        f.write_str(words)
-    }
-}
-
-/// A line that is being written; what does not fit is left out.
-struct Text<'a> {
-    room: &'a mut [u8],
-    len: usize,
-    full: bool,
-}
-
-impl Text<'_> {
-    fn bytes(&self) -> &[u8] {
-        &self.room[..self.len]
-    }
-
-    fn fill<'a>(room: &'a mut [u8], text: fmt::Arguments) -> &'a str {
-        let mut line = Text { room, len: 0, full: false };
-        let _ = line.write_fmt(text);
-        let Text { room, len, .. } = line;
-        std::str::from_utf8(&room[..len]).unwrap_or("")
-    }
-}
-
-impl Write for Text<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        match self.room.get_mut(self.len..self.len + text.len()) {
-            Some(room) => {
-                room.copy_from_slice(text.as_bytes());
-                self.len += text.len();
-                Ok(())
-            }
-            None => {
-                self.full = true;
-                Err(fmt::Error)
-            }
-        }
-    }
-}
-
-/// Text inside a JSON string. Peers' texts have no control characters, which leaves two to escape.
-struct Escaped<'a, W: Write + ?Sized>(&'a mut W);
-
-impl<W: Write + ?Sized> Write for Escaped<'_, W> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        text.chars().try_for_each(|c| match c {
-            '"' | '\\' => self.0.write_char('\\').and_then(|()| self.0.write_char(c)),
-            c => self.0.write_char(c),
-        })
-    }
 }

@@ -312,6 +312,15 @@ pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     unsafe { call(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len()]) }
 }
 
+/// Whether a write to `fd` of a sentence's length would not wait.
+pub(crate) fn is_writable(fd: c_int) -> bool {
+    let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both are valid, and no mask is passed.
+    let found = unsafe { call(libc::SYS_ppoll, [&raw mut asked as usize, 1, &raw const now as usize, 0, 0]) };
+    found == Ok(1) && asked.revents & libc::POLLOUT != 0
+}
+
 pub(crate) fn read(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: the buffer is valid for its length.
     unsafe { call(libc::SYS_read, [fd as usize, bytes.as_mut_ptr() as usize, bytes.len()]) }

@@ -252,7 +252,15 @@ fn without_the_gateway_nothing_goes_direct_unless_allowed() {
         command
     };
     let destination = [("127.0.0.1", direct.port())];
-    assert_eq!(says(&mut command(), &destination), ["Connection refused"]);
+    // Said to everyone, and once.
+    let port = direct.port().to_string();
+    let ended = run(command().args(["127.0.0.1", &port, "127.0.0.1", &port]));
+    assert_eq!(ended.out, "Connection refused\nConnection refused\n");
+    let said = format!("phoebus: gateway {NOBODY} ({NOBODY}): cannot connect: connection refused; connections fail\n");
+    assert_eq!(ended.err, said);
+    assert_eq!(reports(&report).len(), 2);
+    fs::remove_file(&report).unwrap();
+    assert_eq!(run(command().env("PHOEBUS_VERBOSE", "1").args(["127.0.0.1", &port])).err.lines().count(), 1);
     assert_eq!(says(command().env("PHOEBUS_FALLBACK", "1"), &destination), ["connected"]);
     let reports = reports(&report);
     assert_eq!((&reports[0]["event"], &reports[0]["errno"]), (&"failed".into(), &libc::ECONNREFUSED.into()));
@@ -387,5 +395,7 @@ fn a_gateway_that_does_not_answer_is_given_up() {
     let mut command = plain(program("unshare"));
     command.args(["-n", "sh", "-c", script, "sh"]);
     shim(&mut command, &[("PHOEBUS_GW", "198.51.100.2")]);
-    assert_eq!(says(&mut command, &[(FAR, ECHO)]), ["Connection timed out"]);
+    let ended = run(command.args([FAR, &ECHO.to_string()]));
+    assert_eq!(ended.out, "Connection timed out\n");
+    assert!(ended.err.ends_with("(198.51.100.2:5006): cannot connect: timed out; connections fail\n"), "{}", ended.err);
 }
