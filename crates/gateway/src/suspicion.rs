@@ -117,6 +117,8 @@ impl Suspects {
             self.act(&mut suspicion, &verdict).await;
             let neighbour = &suspicion.reset.neighbour;
             let mut all = self.lock();
+            // Nobody is to be told any more of what is looked into next.
+            std::pin::pin!(renewed.notified()).enable();
             match all.get_mut(neighbour).and_then(|suspect| suspect.next.take()) {
                 Some(next) => suspicion = next,
                 None => {

@@ -22,7 +22,7 @@ pub(crate) struct Transports {
     /// Also in the registry, if the configuration names it.
     quic: Option<Arc<Quic>>,
     /// The one of an earlier configuration, where this one names none: its connections go on, and hold their addresses.
-    left: Option<Arc<Quic>>,
+    earlier: Option<Arc<Quic>>,
     /// Where the secret of its stateless resets was read.
     reset_key: Option<PathBuf>,
     drivers: Vec<Driver>,
@@ -34,7 +34,7 @@ impl Transports {
     /// threads and a secret of its own, and is only there where it is named.
     pub(crate) fn new(config: &Config, before: Option<&Self>) -> Result<Self, StartError> {
         let (mut registry, mut quic) = (Registry::standard(), None);
-        let earlier = before.and_then(|before| before.quic.as_ref().or(before.left.as_ref()));
+        let earlier = before.and_then(|before| before.quic.as_ref().or(before.earlier.as_ref()));
         if let Some(udt) = before.and_then(|before| before.registry.get("udt")) {
             registry.add(udt.clone());
         }
@@ -52,14 +52,14 @@ impl Transports {
         for driver in &config.drivers {
             registry.add(driver.transport.clone());
         }
-        let left = earlier.filter(|_| quic.is_none()).cloned();
+        let earlier = earlier.filter(|_| quic.is_none()).cloned();
         let (reset_key, drivers) = (config.reset_key.clone(), config.drivers.clone());
-        Ok(Self { registry, quic, left, reset_key, drivers, credentials: config.credentials.clone() })
+        Ok(Self { registry, quic, earlier, reset_key, drivers, credentials: config.credentials.clone() })
     }
 
     /// Tells all peers that connections are gone which would be taken for alive otherwise.
     pub(crate) async fn close(&self) {
-        if let Some(quic) = self.quic.as_ref().or(self.left.as_ref()) {
+        if let Some(quic) = self.quic.as_ref().or(self.earlier.as_ref()) {
             quic.close().await;
         }
     }

@@ -278,7 +278,8 @@ pub enum OtherEnd {
     Open,
     /// It has ended its side, perhaps behind bytes that nobody has read yet. It may be there and listen.
     Ended,
-    /// It is not there any more: the connection was reset, or has failed.
+    /// There is no connection any more: it was reset, has failed, or both sides have ended. On a pair the other end may also have closed
+    /// in peace.
     Gone,
 }
 

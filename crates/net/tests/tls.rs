@@ -431,3 +431,20 @@ fn a_connection_moves_to_another_runtime() {
         assert!(got.unwrap() == all);
     });
 }
+
+#[tokio::test]
+async fn a_listener_for_udt_without_tls_is_named_with_the_key_that_it_lacks() {
+    let place = Place::new();
+    let (udt, profile) = (Arc::new(Udt::default()), Profile::default());
+    let listener = udt.listen("127.0.0.1:0".parse().unwrap(), &profile).unwrap();
+    let to = target(listener.local_addr().unwrap(), "pg2");
+    let transport = Tls::encrypt(place.credentials("pg1")).over(udt, "udt-tls");
+    let accept = async {
+        let server = listener.accept().await.unwrap().0.handshake().await.unwrap();
+        write_all(&server, b"not a word of TLS").await.unwrap();
+        server
+    };
+    let (client, _server) = bounded(async { tokio::join!(transport.connect(&to, &profile, LIMIT), accept) }).await;
+    let error = client.unwrap_err().to_string();
+    assert!(error.ends_with("configured for: its [[listen]] for udt needs security = \"encrypt\""), "{error}");
+}

@@ -50,22 +50,24 @@ impl Known {
         connections.push(connection);
     }
 
-    /// The pulses of all connections with those who have proved to be `name`.
+    /// The pulses of all connections with `name`: made for that name, or accepted from whoever has proved to be of it.
     pub(super) fn pulses(&self, name: &str) -> Vec<Box<dyn Pulse>> {
         self.with(name).iter().map(Shared::pulse).collect()
     }
 
-    /// Has no more streams opened on the connections with those who have proved to be `name`.
+    /// Has no more streams opened on the connections with `name`.
     pub(super) fn retire(&self, name: &str) {
         self.with(name).iter().for_each(|shared| shared.retired.store(true, Relaxed));
     }
 
     /// Those with `name` that have not ended.
     fn with(&self, name: &str) -> Vec<Arc<Shared>> {
-        let named = |shared: &Arc<Shared>| {
-            shared.connection.close_reason().is_none()
-                && shared.identity.names.iter().any(|own| own.eq_ignore_ascii_case(name))
+        let is_with = |shared: &Shared| match &shared.meant {
+            // Several peers may have one certificate.
+            Some(meant) => meant.eq_ignore_ascii_case(name),
+            None => shared.identity.names.iter().any(|own| own.eq_ignore_ascii_case(name)),
         };
+        let named = |shared: &Arc<Shared>| shared.connection.close_reason().is_none() && is_with(shared);
         lock(&self.connections).iter().filter_map(Weak::upgrade).filter(named).collect()
     }
 

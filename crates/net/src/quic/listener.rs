@@ -183,6 +183,7 @@ impl Server {
         };
         drop(permit);
         let shared = Arc::new(Shared {
+            meant: None,
             identity: identity(&connection, proof),
             connection: connection.clone(),
             retired: AtomicBool::new(false),

@@ -128,6 +128,7 @@ impl Peers {
         })?;
         let connection = connecting.await.map_err(|error| refused(to, &error))?;
         let shared = Arc::new(Shared {
+            meant: Some(to.name.clone()),
             identity: identity(&connection, proof),
             connection,
             retired: AtomicBool::new(false),

@@ -35,6 +35,8 @@ pub(super) struct Shared {
     /// It is to get no more streams.
     pub(super) retired: AtomicBool,
     pub(super) gauge: Arc<Gauge>,
+    /// The name that it was made for, if it was made here. The certificate may be for others as well.
+    pub(super) meant: Option<Arc<str>>,
     pub(super) identity: Identity,
     pub(super) windows: Windows,
     /// The send window: what it is now, and at most.

@@ -92,6 +92,15 @@ impl Tls {
         Self { name, under, ..self }
     }
 
+    /// What the other end may lack. Its listeners for TCP take TLS by themselves.
+    fn remedy(&self, fault: &Fault) -> String {
+        match (fault, self.under.name()) {
+            (Fault::NotTls, "tcp") => String::new(),
+            (Fault::NotTls, under) => format!(": its [[listen]] for {under} needs security = \"encrypt\""),
+            _ => String::new(),
+        }
+    }
+
     /// TLS as the connecting end of `io`, with one who has to be `name`.
     async fn secure(&self, io: Stream, name: ServerName<'static>) -> Result<Stream, Settling> {
         let proof = self.credentials.proof();
@@ -140,7 +149,8 @@ impl Transport for Tls {
                 self.secure(io, name).await.map_err(|settling| match settling {
                     Settling::Io(source) => Error::Connect { to: to.addr, source },
                     Settling::Fault(fault) if fault.is_distrust() => {
-                        Error::Untrusted { to: format!("{} at {}", to.name, to.addr), reason: fault.to_string() }
+                        let to = format!("{} at {}", to.name, to.addr);
+                        Error::Untrusted { to, reason: format!("{fault}{}", self.remedy(&fault)) }
                     }
                     Settling::Fault(fault) => Error::Connect { to: to.addr, source: fault.into_io() },
                 })

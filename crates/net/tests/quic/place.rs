@@ -30,7 +30,13 @@ impl Place {
     }
 
     pub(crate) fn credentials(&self, name: &str) -> Credentials {
-        let issued = self.authority.issue(name, &[], SystemTime::now(), PATIENCE * 60).unwrap();
+        self.credentials_of(name, &[])
+    }
+
+    /// Of one that has other names as well.
+    pub(crate) fn credentials_of(&self, name: &str, also: &[&str]) -> Credentials {
+        let also: Vec<String> = also.iter().map(|name| (*name).to_owned()).collect();
+        let issued = self.authority.issue(name, &also, SystemTime::now(), PATIENCE * 60).unwrap();
         Credentials::load(write(self.dir.path(), name, &issued)).unwrap()
     }
 

@@ -1,7 +1,7 @@
 //! Who is let in: names, authorities, certificates.
 
 use super::place::{PATIENCE, Pair, Place, accept, loopback, read_to_end, soon, target, untrusted, write_all};
-use phoebus_net::quic::ALPN;
+use phoebus_net::quic::{ALPN, Options, Quic};
 use phoebus_net::transport::Transport;
 use phoebus_net::{Profile, code_of};
 use phoebus_proto::session::Code;
@@ -17,6 +17,17 @@ async fn a_peer_of_another_name_is_refused() {
     let reason = untrusted(&error);
     assert!(reason.contains("pg3.test") && reason.contains("pg2.test"), "{reason}");
     assert!(error.to_string().contains("cannot trust pg3.test at 127.0.0.1:"), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_is_with_the_peer_that_it_was_made_for_though_others_share_the_certificate() {
+    let place = Place::new();
+    let client = place.quic("pg1.test");
+    let server = Quic::new(place.credentials_of("pg2.test", &["pg3.test"]), Options::default()).unwrap();
+    let listener = server.listen(loopback(), &Profile::default()).unwrap();
+    let to = target(listener.local_addr().unwrap(), "pg3.test");
+    let _stream = client.connect(&to, &Profile::default(), PATIENCE).await.unwrap();
+    assert_eq!(["pg2.test", "PG3.test"].map(|name| client.pulses(name).len()), [0, 1]);
 }
 
 #[tokio::test]
