@@ -4,7 +4,7 @@
 //! seen by its lock where the store is of this machine ([`Store::discard`]), and otherwise only by its age. Hidden directories in which a
 //! client tries whether a server keeps a name go with what is tried in them, which is empty.
 
-use crate::draft::{draft_beside, is_draft};
+use crate::draft::{draft_beside, is_draft, moved_from};
 use crate::error::{Error, Sort};
 use crate::key::Key;
 use crate::store::{Kind, Meta, Store, Time};
@@ -41,6 +41,8 @@ pub enum Fate {
     Used,
     /// It is younger than those that are removed.
     Young,
+    /// It is no draft, but a file that a move was looking at when it was cut, and stays ([`moved_from`] tells its name).
+    Aside,
     /// The store does not say when it was modified, so that its age is not known.
     Undated,
 }
@@ -108,6 +110,9 @@ impl Cleaning {
                 return Fate::Young;
             }
         }
+        if names.iter().any(|(key, _)| moved_from(key.name()).is_some()) {
+            return Fate::Aside;
+        }
         if self.remove { Fate::Removed } else { Fate::Found }
     }
 }
@@ -155,6 +160,9 @@ async fn drafts_in(
                 Kind::File | Kind::Link if is_draft(&entry.name) => {
                     let draft = draft_beside(&key).unwrap_or_else(|| key.clone());
                     drafts.entry(draft).or_default().push((key, entry.meta));
+                }
+                Kind::File if moved_from(&entry.name).is_some() => {
+                    drafts.entry(key.clone()).or_default().push((key, entry.meta));
                 }
                 _ => {}
             }

@@ -1,9 +1,10 @@
 //! What to use instead of an option or a command that other programs have: clap knows only what this one has.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::path::Path;
 
 /// Options that people know from cp, rsync, scp and curl.
-const OPTIONS: [(&[&str], &str); 9] = [
+const CP: [(&[&str], &str); 11] = [
     (
         &["-P"],
         "-P is the port of SSH, as in scp; rsync's -P needs no option: what was cut goes on, and a terminal shows how far it is",
@@ -21,7 +22,27 @@ const OPTIONS: [(&[&str], &str); 9] = [
         &["-k", "--insecure"],
         "no server is trusted unseen; '--ca FILE' names the authority that has signed its certificate",
     ),
+    (&["-s", "--symbolic-link", "-l", "--link", "--link-dest"], "files are copied and not linked; ln(1) makes links"),
+    (&["-x", "--one-file-system"], "what is mounted below is copied, too; '--exclude' leaves it out"),
     (&["-t", "--times", "--perms"], "times and modes are kept without an option (--preserve)"),
+];
+
+/// The same of ls.
+const LS: [(&[&str], &str); 2] = [
+    (&["-x", "-C", "-m"], "each name has a line of its own; column(1) arranges them"),
+    (
+        &["-S", "-X", "-U", "-r", "--sort", "--reverse"],
+        "names are sorted, or times with -t; '-l | sort' sorts by anything else",
+    ),
+];
+
+/// The same of mv.
+const MV: [(&[&str], &str); 2] = [
+    (&["-f", "--force"], "what has the new name is replaced without an option; -n keeps it"),
+    (
+        &["--partial-dir", "-v", "--verbose", "--limit-rate"],
+        "mv has no such option; 'phoebus cp' with it, then 'phoebus rm', does the same",
+    ),
 ];
 
 /// Commands that people look for.
@@ -29,12 +50,12 @@ const COMMANDS: [(&[&str], &str); 4] = [
     (&["sync", "rsync"], "'phoebus cp -r' copies only what has changed"),
     (&["mirror"], "'phoebus cp -r --delete' makes a mirror"),
     (&["copy", "scp", "get", "put"], "'phoebus cp' copies, either way"),
-    (&["du", "df"], "'phoebus ls -lR' tells sizes"),
+    (&["du", "df"], "nothing adds up what is below a directory; 'phoebus ls -lRa' lists the size of each file"),
 ];
 
 /// Adds to `error`, for arguments that begin with the name of `command`, what to use instead.
 pub(crate) fn add(error: &mut clap::Error, command: Option<&str>) {
-    let given = |kind| match error.get(kind) {
+    let given = |error: &clap::Error, kind| match error.get(kind) {
         Some(ContextValue::String(given)) => given.split([' ', '=']).next().map(str::to_owned),
         _ => None,
     };
@@ -42,9 +63,24 @@ pub(crate) fn add(error: &mut clap::Error, command: Option<&str>) {
         known.iter().find(|(names, _)| names.contains(&given)).map(|(_, hint)| *hint)
     };
     let hint = match error.kind() {
-        ErrorKind::InvalidSubcommand => given(ContextKind::InvalidSubcommand).and_then(|given| find(&COMMANDS, &given)),
-        ErrorKind::UnknownArgument | ErrorKind::ValueValidation if command == Some("cp") => {
-            given(ContextKind::InvalidArg).and_then(|given| find(&OPTIONS, &given))
+        ErrorKind::InvalidSubcommand => {
+            given(error, ContextKind::InvalidSubcommand).and_then(|given| find(&COMMANDS, &given))
+        }
+        ErrorKind::UnknownArgument | ErrorKind::ValueValidation => {
+            let known: &[_] = match command {
+                Some("cp") => &CP,
+                Some("ls") => &LS,
+                Some("mv") => &MV,
+                _ => &[],
+            };
+            let given = given(error, ContextKind::InvalidArg);
+            // That it may be a name is a help where something is called so.
+            if given.as_ref().is_some_and(|given| !Path::new(given).exists())
+                && error.get(ContextKind::SuggestedArg).is_none()
+            {
+                error.remove(ContextKind::Suggested);
+            }
+            given.and_then(|given| find(known, &given))
         }
         _ => None,
     };

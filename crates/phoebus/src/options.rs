@@ -4,7 +4,6 @@
 use crate::exit::Exit;
 use phoebus_client::{Report, environment};
 use phoebus_proto::settings::{DEFAULT_CONGESTION_CONTROL, Key, Settings};
-use std::fs::OpenOptions;
 use std::io::Write;
 
 /// Which gateways, and for what.
@@ -133,7 +132,7 @@ fn check_congestion_control(settings: &Settings, variables: &[Variable]) -> anyh
 /// One sentence, exit code 2.
 pub(crate) fn check_report(settings: &Settings) -> anyhow::Result<()> {
     let Some(file) = &settings.report else { return Ok(()) };
-    OpenOptions::new().create(true).append(true).open(file).map(drop).map_err(|error| {
+    phoebus_files::append_to(file).map(drop).map_err(|error| {
         let why = phoebus_client::reason(&error);
         Exit::usage(format!("PHOEBUS_REPORT (--report): cannot write {}: {why}", file.display()))
     })
@@ -143,7 +142,7 @@ pub(crate) fn check_report(settings: &Settings) -> anyhow::Result<()> {
 pub(crate) fn append_report(settings: &Settings, report: &Report) {
     let Some(file) = &settings.report else { return };
     let line = serde_json::to_string(report).unwrap_or_default();
-    let append = OpenOptions::new().create(true).append(true).open(file);
+    let append = phoebus_files::append_to(file);
     if let Err(error) = append.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes())) {
         let why = phoebus_client::reason(&error);
         eprintln!("phoebus: cannot write the report to {}: {why}", file.display());

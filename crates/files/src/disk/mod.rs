@@ -4,6 +4,7 @@
 //! The promises are those that file systems keep, and no more: bytes are safe once their file is synced, names once their
 //! directory is, a rename is seen whole or not at all, and everything else may be lost in any part and any order.
 
+mod append;
 mod file;
 mod linux;
 mod owned;
@@ -11,6 +12,7 @@ mod owned;
 pub(crate) mod sim;
 mod walk;
 
+pub use append::append_to;
 pub(crate) use file::LinuxFile;
 pub use linux::Links;
 pub(crate) use linux::{Entries, Linux};

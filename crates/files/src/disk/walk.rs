@@ -55,8 +55,13 @@ pub(super) fn straight(
 /// # Errors
 /// A directory on the way does not exist; the way leads out of `root` and may not; a link on it is not followed.
 pub(super) fn follow(root: &OwnedFd, links: Links, key: &Key) -> io::Result<Place> {
+    follow_path(root, links, key.as_path().as_os_str().as_bytes())
+}
+
+/// The same for a path below `root`.
+pub(super) fn follow_path(root: &OwnedFd, links: Links, path: &[u8]) -> io::Result<Place> {
     let mut walk = Walk { root, links, here: root.try_clone()?, names: Vec::new(), left: MAX_LINKS };
-    let mut ahead = parts(key.as_path().as_os_str().as_bytes());
+    let mut ahead = parts(path);
     while let Some(part) = ahead.pop() {
         let is_last = ahead.is_empty();
         match &part[..] {

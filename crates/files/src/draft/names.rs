@@ -17,6 +17,9 @@ const NEXT: &[u8] = b".phoebus-journal-next";
 /// The tag that earlier versions gave every symbolic link that was being made.
 const LINK: &str = "link";
 
+/// What names end with by which a move calls a source for a moment.
+const MOVED: &[u8] = b".phoebus-moved";
+
 /// How many hexadecimal digits make a name that nobody can know beforehand.
 const TAG: usize = 16;
 
@@ -59,6 +62,22 @@ pub fn random_tag() -> io::Result<String> {
     let mut tag = [0; TAG / 2];
     SystemRandom::new().fill(&mut tag).map_err(|_| io::Error::other("the system has no randomness"))?;
     Ok(tag.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A name beside `key` that nobody has asked for yet, for a source that is looked at while it is moved.
+///
+/// # Errors
+/// The path would be too long, or the system has no randomness.
+pub fn moved_name(key: &Key) -> io::Result<Key> {
+    let name = [b".", key.name(), b".", random_tag()?.as_bytes(), MOVED].concat();
+    key.parent().join(name).map_err(io::Error::other)
+}
+
+/// The name that what a move has called `name` had before.
+pub fn moved_from(name: &[u8]) -> Option<&[u8]> {
+    let rest = name.strip_prefix(b".")?.strip_suffix(MOVED)?;
+    let (rest, tag) = rest.split_at_checked(rest.len().checked_sub(TAG)?)?;
+    rest.strip_suffix(b".").filter(|name| !name.is_empty() && tag.iter().all(u8::is_ascii_hexdigit))
 }
 
 /// Where the bytes of the draft of `key` usually are before it is published ([`Draft::place`](crate::store::Draft::place) says where they

@@ -109,7 +109,8 @@ pub(super) async fn plan(
     dry_run: bool,
 ) -> Result<Planned> {
     let taken = HashSet::new();
-    let mut plan = Plan { groups: Vec::new(), failures: Vec::new(), recursive: recursive.is_some(), taken };
+    let mut plan =
+        Plan { groups: Vec::new(), failures: Vec::new(), recursive: recursive.is_some(), taken, twice: None };
     let mut missing = None;
     if let Some(dest) = &wanted.dest {
         let dest = stores.find(dest).await?;
@@ -133,6 +134,11 @@ pub(super) async fn plan(
             let (source, dest, named) = looked.await?.map_err(exit::of_files)?;
             plan.add(&source, &dest, dest.inside, named).await;
         }
+    }
+    if let Some(name) = plan.twice {
+        return Err(Exit::usage(format!(
+            "{name}: two sources go there, and one of the two would be lost; nothing was copied"
+        )));
     }
     if let Some(filter) = recursive
         && let Some(meeting) = meeting::find(&plan.groups, filter).await
@@ -160,6 +166,8 @@ struct Plan {
     recursive: bool,
     /// Where files go, and in which store.
     taken: HashSet<(usize, Key)>,
+    /// Where two files go.
+    twice: Option<String>,
 }
 
 impl Plan {
@@ -209,9 +217,8 @@ impl Plan {
         }
         // Directories may come together in one, but of two files one would be lost.
         if !self.recursive && !self.taken.insert((Arc::as_ptr(&dest.store).addr(), to.clone())) {
-            let reason = "another source goes there, too, and one of the two would be lost".to_owned();
-            let name = crate::place::shown(&*dest.store, &to);
-            return Err(Error::Store { name, reason, sort: Sort::Request });
+            self.twice.get_or_insert_with(|| crate::place::shown(&*dest.store, &to));
+            return Ok(());
         }
         let alike =
             |group: &&mut Group| Arc::ptr_eq(&group.source, &source.store) && Arc::ptr_eq(&group.dest, &dest.store);

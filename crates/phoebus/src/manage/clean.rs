@@ -1,12 +1,12 @@
 //! `phoebus clean`: drafts that transfers have left behind.
 
-use super::{CODES, Tally, block_on, described, find_all, print, tell};
+use super::{CODES, Tally, block_on, described, find_all, print, printable, tell};
 use crate::cp::human;
 use crate::exit;
 use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
 use phoebus_files::store::Time;
-use phoebus_files::{Cleaning, Error, Fate, Found};
+use phoebus_files::{Cleaning, Error, Fate, Found, moved_from};
 use phoebus_proto::units::Span;
 use serde_json::json;
 use std::ffi::OsString;
@@ -45,6 +45,7 @@ struct Count {
     used: u64,
     young: u64,
     undated: u64,
+    aside: u64,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
@@ -115,6 +116,10 @@ impl Args {
                 count.undated += 1;
                 "undated"
             }
+            Fate::Aside => {
+                count.aside += 1;
+                "aside"
+            }
         };
         if self.json {
             let mut line = described(name, found.meta);
@@ -125,17 +130,23 @@ impl Args {
             Fate::Found | Fate::Removed => Some(name.to_owned()),
             Fate::Used => Some(format!("{name}: a transfer is writing it, or has changed it lately")),
             Fate::Undated => Some(format!("{name}: nobody says how old it is; --min-age 0s removes it all the same")),
+            Fate::Aside => {
+                let before = moved_from(found.key.name()).map(printable).unwrap_or_default();
+                Some(format!(
+                    "{name}: a move was cut that had called {before} so for a moment; it is no draft and stays: 'phoebus mv' gives it its name"
+                ))
+            }
             Fate::Young => None,
         }
     }
 
     fn report(&self, count: &Count, tally: &Tally) -> Result<()> {
-        let Count { removed, bytes, used, young, undated } = count;
+        let Count { removed, bytes, used, young, undated, aside } = count;
         let failed = tally.codes.len();
         if self.json {
             let removed_key = if self.dry_run { "found" } else { "removed" };
             let report = json!({
-                "event": "report", removed_key: removed, "bytes": bytes, "used": used, "young": young, "undated": undated,
+                "event": "report", removed_key: removed, "bytes": bytes, "used": used, "young": young, "undated": undated, "aside": aside,
                 "failed": failed, "exit_code": tally.number(),
             });
             return print(&report.to_string());
@@ -146,7 +157,12 @@ impl Args {
             if *removed == 1 { "file" } else { "files" },
             human::bytes(*bytes)
         );
-        for (number, what) in [(used, "in use"), (young, "younger than --min-age"), (undated, "of unknown age")] {
+        for (number, what) in [
+            (used, "in use"),
+            (young, "younger than --min-age"),
+            (undated, "of unknown age"),
+            (aside, "called otherwise by a move that was cut"),
+        ] {
             if *number > 0 {
                 said += &format!("; {number} {what}");
             }

@@ -7,6 +7,7 @@ use anyhow::Result;
 use phoebus_files::Error;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Entry, Kind, Listing, Meta, Store};
+use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -15,7 +16,7 @@ const BATCH: usize = 100_000;
 
 /// List directories
 ///
-/// Names are sorted, of very large directories 100000 at a time. Those that begin with a dot, and drafts of transfers that were cut, are
+/// Each name has a line of its own. Names are sorted, of very large directories 100000 at a time. Those that begin with a dot, and drafts of transfers that were cut, are
 /// shown with -a. Times are in UTC.
 #[derive(clap::Args)]
 #[command(after_help = CODES, disable_help_flag = true)]
@@ -32,6 +33,15 @@ pub(crate) struct Args {
     /// List what is in directories below, too
     #[arg(long, short = 'R')]
     recursive: bool,
+    /// List directories themselves, and not what is in them
+    #[arg(long, short)]
+    directory: bool,
+    /// Sort by time, the newest first
+    #[arg(long, short)]
+    time: bool,
+    /// Each name has a line of its own, with or without this
+    #[arg(short = '1', hide = true)]
+    one: bool,
     /// Print sizes as 1.5 GB
     #[arg(long, short = 'h', short_alias = 'H')]
     human: bool,
@@ -63,7 +73,7 @@ impl Args {
     /// Lists `key`, and if that was asked for, what is below it.
     async fn list(&self, store: &dyn Store, key: Key, titled: bool, tally: &mut Tally) -> Result<()> {
         let Some(meta) = tally.check(store.stat(&key).await) else { return Ok(()) };
-        if meta.kind != Kind::Dir {
+        if meta.kind != Kind::Dir || self.directory {
             tally.done += 1;
             return print(&self.line(store, &key, &shown(store, &key), &meta));
         }
@@ -77,6 +87,9 @@ impl Args {
             }
             let mut below = Vec::new();
             while !batch.is_empty() {
+                if self.time {
+                    batch.sort_by_key(|entry| Reverse(entry.meta.modified));
+                }
                 for entry in batch.iter().filter(|entry| self.all || !entry.name.starts_with(b".")) {
                     let Some(key) = tally.check(join(store, &dir, entry)) else { continue };
                     print(&self.line(store, &key, &printable(&entry.name), &entry.meta))?;

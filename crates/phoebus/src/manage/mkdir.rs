@@ -44,6 +44,8 @@ async fn make(place: &Place, parents: bool) -> Result<(), Error> {
                 // Servers have many words for it: what counts is whether one is there.
                 match place.store.stat_to_write(&key).await {
                     Ok(meta) if meta.kind == Kind::Dir => {}
+                    // Something is there, and why it does not do is said: a link that is not followed.
+                    Err(why) if why.sort() == Sort::Denied => return Err(why),
                     _ => return Err(error),
                 }
             }

@@ -11,7 +11,7 @@ use phoebus_files::plan::{Existing, Filter, Reason};
 use phoebus_files::range::Extent;
 use phoebus_files::store::{Kind, Meta, Store};
 use phoebus_files::sum::{Algorithm, Hasher, Sum};
-use phoebus_files::{Check, Error, How, Side, Sort, Verify, drain, is_engines};
+use phoebus_files::{Check, Error, How, Side, Sort, Verify, drain, is_engines, moved_name};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::pin::Pin;
@@ -215,7 +215,7 @@ async fn remove(
     if !replaced && (!dest.is_far() || apart.contains(&dirs)) {
         return source.remove(from).await;
     }
-    let aside = aside::name_for(from).map_err(|error| stays(&error.to_string()))?;
+    let aside = moved_name(from).map_err(|error| stays(&error.to_string()))?;
     source.rename(from, &aside, false).await?;
     match are_two(meta, from, &aside, dest, to).await {
         Ok(true) => {

@@ -24,7 +24,7 @@ impl Log {
     /// # Errors
     /// It cannot be written (exit code 2).
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let opened = File::options().append(true).create(true).open(path);
+        let opened = phoebus_files::append_to(path);
         let file = opened.map_err(|error| {
             Exit::usage(format!("--log-file: cannot write {}: {}", path.display(), phoebus_client::reason(&error)))
         })?;
