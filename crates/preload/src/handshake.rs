@@ -157,6 +157,14 @@ pub(crate) fn awaited(guard: &Guard, fd: c_int) -> Awaited {
 
 /// Like [`look`], for a call that waits: `None` when `fd` is not the socket any more that the call was made for.
 pub(crate) fn look_for(fd: c_int, awaited: &mut Awaited) -> Option<Stage> {
+    look_once(fd, awaited).or_else(|| {
+        // Another thread may be about to put another socket in its place, with the entry of the first one locked.
+        no_unwind(|| awaited.cookie.into_iter().for_each(table::wait_for));
+        look_once(fd, awaited)
+    })
+}
+
+fn look_once(fd: c_int, awaited: &mut Awaited) -> Option<Stage> {
     no_unwind(|| {
         if let Some(mut guard) = table::find(fd)
             && guard.attempt() == awaited.attempt

@@ -216,15 +216,25 @@ fn replace(guard: &mut Guard, fd: c_int, family: c_int) -> Result<(), Errno> {
     let new = sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol)?;
     let was_chosen = sys::cookie(fd).is_some_and(is_chosen);
     copy_options(fd, new);
-    let result = sys::status_flags(fd)
-        .and_then(|flags| sys::set_status_flags(new, flags))
-        .and_then(|()| sys::dup3(new, fd, sys::is_cloexec(fd)));
+    // It is known before it can be seen, so that other threads wait for what becomes of it.
+    let result = guard.successor(new).and_then(|place| {
+        let put = sys::status_flags(fd)
+            .and_then(|flags| sys::set_status_flags(new, flags))
+            .and_then(|()| sys::dup3(new, fd, sys::is_cloexec(fd)));
+        match put {
+            Ok(()) => Ok(place),
+            Err(errno) => {
+                place.remove();
+                Err(errno)
+            }
+        }
+    });
     sys::close(new);
-    result?;
+    let place = result?;
     if was_chosen {
         chosen(fd);
     }
-    guard.follow(fd)?;
+    guard.follow(place, fd);
     note_successor(guard);
     epoll::renew(guard);
     Ok(())

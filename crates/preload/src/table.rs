@@ -124,6 +124,13 @@ pub(crate) fn find_live(fd: c_int) -> Option<Guard> {
     (guard.is_of(fd, cookie) && live(guard.state() as u8)).then(|| guard.in_use())
 }
 
+/// Waits until nobody is busy with the entry of the socket with this cookie, if there is one.
+pub(crate) fn wait_for(cookie: u64) {
+    if let Some(index) = table().and_then(|table| table.position(cookie)) {
+        drop(Guard::lock(index));
+    }
+}
+
 /// The entry at a place that was noted.
 pub(crate) fn at(index: usize) -> Option<Guard> {
     table().filter(|_| index < ENTRIES)?;
@@ -317,10 +324,15 @@ impl Guard {
         }
     }
 
-    /// Follows to the socket that is behind `fd` now: it took the place of the one before, with all that is known of it.
-    pub(crate) fn follow(&mut self, fd: c_int) -> Result<(), Errno> {
-        let family = self.facts().family;
-        let mut new = enter(fd, family).ok_or(libc::ENOBUFS)?;
+    /// An entry for the socket behind `fd`, which is to take the place of this one. Whoever finds it waits.
+    pub(crate) fn successor(&mut self, fd: c_int) -> Result<Self, Errno> {
+        let mut new = enter(fd, self.facts().family).ok_or(libc::ENOBUFS)?;
+        new.set_state(self.state());
+        Ok(new)
+    }
+
+    /// Follows to the entry of the socket that is behind `fd` now: it took the place of the one before, with all that is known of it.
+    pub(crate) fn follow(&mut self, mut new: Self, fd: c_int) {
         let stamp = new.facts().stamp;
         *new.facts() = Facts { fd, stamp, ..std::mem::replace(self.facts(), Facts::EMPTY) };
         new.set_state(self.state());
@@ -328,7 +340,6 @@ impl Guard {
         // Masks nest: the one that was in force before both must be restored last.
         std::mem::swap(&mut self.mask, &mut new.mask);
         new.remove();
-        Ok(())
     }
 }
 

@@ -25,10 +25,14 @@ fn entries_are_found_by_any_descriptor_and_make_room_when_their_sockets_are_gone
 
     // Another socket takes the place of the one behind a descriptor.
     let new = socket();
-    sys::dup3(new, other, true).unwrap();
     let mut guard = at(place.0).unwrap();
     guard.facts().errno = libc::EPIPE;
-    guard.follow(other).unwrap();
+    let successor = guard.successor(new).unwrap();
+    sys::dup3(new, other, true).unwrap();
+    // Whoever looks for it now finds it, and waits.
+    let index = table().unwrap().position(sys::cookie(other).unwrap()).unwrap();
+    assert!(index != place.0 && Guard::try_lock(index).is_none());
+    guard.follow(successor, other);
     drop(guard);
     let mut guard = find_live(other).unwrap();
     assert!(guard.facts().errno == libc::EPIPE && guard.state() == State::Pending && guard.place() != place);
