@@ -21,6 +21,11 @@ impl<T> Spawned<T> {
 
     /// What it comes to.
     pub(crate) async fn end(mut self) -> Result<T, JoinError> {
+        self.ended().await
+    }
+
+    /// The same, once: whoever does not wait for it to the end may wait again.
+    pub(crate) async fn ended(&mut self) -> Result<T, JoinError> {
         (&mut self.0).await
     }
 }

@@ -171,6 +171,9 @@ pub trait Store: Debug + Send + Sync {
     /// Sets times and modes of what there is under `key`.
     fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()>;
 
+    /// Notes that `dir` may be a directory in which drafts were, for [`Self::remove_draft_dirs`]: an earlier run that was killed leaves one.
+    fn note_draft_dir(&self, _dir: &Key) {}
+
     /// Removes the directories that were made for drafts alone and in which nothing is any more. What stays is in nobody's way.
     fn remove_draft_dirs(&self) -> Boxed<'_, ()> {
         Box::pin(async {})

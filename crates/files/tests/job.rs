@@ -534,3 +534,34 @@ async fn what_has_another_name_at_the_destination_is_not_deleted() {
         assert_eq!(names(to.path()), [there]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_asked_about_new_names_where_nothing_could_be_deleted() {
+    let (from, to) = (tree(), tempdir().unwrap());
+    fs::create_dir(to.path().join("run")).unwrap();
+    let far = Far::new(to.path());
+    let (job, _) = job(from.path(), to.path());
+    let job = Job { dest: Arc::new(far.clone()), ..job };
+    let asked = async |job: Job| {
+        far.faults.stats.store(0, Ordering::Relaxed);
+        let report = job.run(ALL).await;
+        assert!(report.is_complete() && report.deleted == 0, "{report:?}");
+        far.faults.stats.load(Ordering::Relaxed)
+    };
+    let without = asked(Job { dry_run: true, ..job.clone() }).await;
+    assert_eq!(asked(Job { dry_run: true, delete: Some(10), ..job }).await, without);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_is_listed_otherwise_is_not_deleted() {
+    let (from, to) = (tempdir().unwrap(), tempdir().unwrap());
+    symlink("nowhere", from.path().join("caf\u{e9}")).unwrap();
+    fs::write(to.path().join("other"), "older").unwrap();
+    let far = Far::new(to.path());
+    far.faults.folds.store(2, Ordering::Relaxed);
+    let source = Arc::new(local(from.path()));
+    let job = Job { delete: Some(10), links: true, ..Job::new(source, Arc::new(far)) };
+    let report = job.run(ALL).await;
+    assert!(report.is_complete() && report.deleted == 1, "{report:?}");
+    assert_eq!(names(to.path()), ["cafe\u{301}"]);
+}

@@ -190,6 +190,16 @@ fn goes_on_by_marks(here: &Here, serve: &Serve, with: &[&str]) {
     assert_eq!(hidden(&serve.path("")), Vec::<String>::new());
 }
 
+#[test]
+fn an_empty_directory_for_drafts_goes_although_nothing_is_sent() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    let arguments = ["cp", "-r", "--partial-dir", ".partial", "src/", &serve.url("new")];
+    here.does(&arguments);
+    fs::create_dir(serve.path("new/deep/.partial")).unwrap();
+    here.does(&arguments);
+    assert!(!serve.path("new/deep/.partial").exists() && serve.path("new/deep/e").exists());
+}
+
 /// Ends listings of `/` after their first line, in the way `cut` says; knows each file itself.
 fn lists_half(control: TcpStream, cut: &str) {
     let mut out = control.try_clone().unwrap();

@@ -50,8 +50,7 @@ impl Linux {
     /// Where what is written to `key` goes, if that is a symbolic link: the path of what is there; none if that is not beneath the root.
     ///
     /// # Errors
-    /// It leads nowhere, or out of the root; or neither this user nor root has made a link on the way, in a directory where others can make
-    /// names.
+    /// It leads nowhere, or out of the root; or a link on the way is somebody's whose links are not followed ([`walk`]).
     pub(crate) fn target(&self, key: &Key) -> io::Result<Option<Key>> {
         let place = walk::follow(&self.root, self.links, key)?;
         walk::stat(&place)?;

@@ -48,16 +48,25 @@ pub(super) fn is_unmapped(link: &Stat, dir: &Stat) -> bool {
     let unmapped = UNMAPPED.get_or_init(|| {
         let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
         let number = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
-        number.trim().parse().ok().filter(|_| !maps_all(&map))
+        number.trim().parse().ok().filter(|number| leaves_out(&map, *number))
     });
     *unmapped == Some(link.st_uid)
         && dir.st_uid == link.st_uid
         && !Mode::from_raw_mode(dir.st_mode).intersects(Mode::WGRP | Mode::WOTH)
 }
 
-/// Whether each user has a number by this map, as outside of user namespaces: then the number for those without one is somebody's.
-fn maps_all(map: &str) -> bool {
-    map.split_whitespace().eq(["0", "0", "4294967295"])
+/// Whether this user number is nobody's by this map (user_namespaces(7)). Most containers have a user of the number that stands for those
+/// without one: there nothing tells the two apart.
+fn leaves_out(map: &str, number: u32) -> bool {
+    let maps = |line: &str| {
+        let fields: Option<Vec<u64>> = line.split_whitespace().map(|field| field.parse().ok()).collect();
+        match fields.as_deref() {
+            Some(&[first, _, count]) => (first..first.saturating_add(count)).contains(&u64::from(number)),
+            // What is not understood may be about it.
+            _ => true,
+        }
+    };
+    !map.is_empty() && !map.lines().any(maps)
 }
 
 /// Whether `new`, the draft of this user, can get the owner and the group that `was` has, and the extended attributes of `old`, which
@@ -161,10 +170,14 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn every_user_has_a_number_outside_of_user_namespaces() {
-        assert!(maps_all("         0          0 4294967295\n"));
-        for inside in ["         0       1000          1\n", "0 0 65536", ""] {
-            assert!(!maps_all(inside), "{inside}");
+    fn the_number_of_those_without_one_is_trusted_only_where_no_user_has_it() {
+        for outside in ["         0       1000          1\n", "0 0 65534", "0 1000 1\n1 100000 65533\n"] {
+            assert!(leaves_out(outside, 65534), "{outside}");
+        }
+        // The host, and most containers: with a range of 65536 users, the last but one has the number.
+        let host = "         0          0 4294967295\n";
+        for inside in [host, "0 100000 65536\n", "0 1000 1\n1 100000 65536\n", "65534 1000 1\n", "0 1000", ""] {
+            assert!(!leaves_out(inside, 65534), "{inside}");
         }
     }
 

@@ -1,6 +1,6 @@
-//! The way to what is written. A symbolic link on it is followed as `fs.protected_symlinks` (proc(5)) would have it, wherever it lies: if
-//! this user or root has made it, or if only they can make names in its directory. Whoever else may write to a directory would choose
-//! otherwise where somebody with more rights writes.
+//! The way to what is written. A symbolic link on it is followed if this user or root has made it, wherever it lies: anybody else would
+//! choose where somebody with more rights writes. So is one of an owner without a number here, if only that owner can make names in its
+//! directory ([`owned::is_unmapped`]).
 //!
 //! The way is gone component by component, each opened from the directory before it without following anything. What is judged is the
 //! very link whose text is then read, and it lies in the very directory that is open: nobody can exchange them in between.
@@ -151,7 +151,8 @@ impl Walk<'_> {
             return Ok(());
         }
         let why = format!(
-            "\"{}\" is a symbolic link of user {owner}, and not of root or of the user who writes",
+            "\"{}\" is a symbolic link of user {owner}, and not of root or of the user who writes: name the path that it leads to, \
+             or make the link one's own (chown -h)",
             name.display()
         );
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))

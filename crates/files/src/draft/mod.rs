@@ -21,7 +21,10 @@ mod names;
 
 pub(crate) use begin::{JOURNAL_FROM, Start};
 pub(crate) use names::{draft_beside, link_part};
-pub use names::{draft_home, draft_of, is_draft, is_engines, is_ours, moved_from, moved_name, part_of, random_tag};
+pub use names::{
+    draft_home, draft_of, is_draft, is_engines, is_moved_cut, is_ours, moved_from, moved_name, moved_stem, part_of,
+    random_tag,
+};
 
 use crate::block::Block;
 use crate::disk::{Disk, DiskFile, Stat, is_trusted};

@@ -20,6 +20,9 @@ const LINK: &str = "link";
 /// What names end with by which a move calls a source for a moment.
 const MOVED: &[u8] = b".phoebus-moved";
 
+/// How many bytes are added to a name for that.
+const MOVED_MORE: usize = 1 + TAG + MOVED.len();
+
 /// How many hexadecimal digits make a name that nobody can know beforehand.
 const TAG: usize = 16;
 
@@ -64,16 +67,30 @@ pub fn random_tag() -> io::Result<String> {
     Ok(tag.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A name beside `key` that nobody has asked for yet, for a source that is looked at while it is moved.
+/// A name beside `key` that nobody has asked for yet, for a source that is looked at while it is moved. Where there is no room for all of its
+/// name it is cut, as those of drafts are.
 ///
 /// # Errors
 /// The path would be too long, or the system has no randomness.
 pub fn moved_name(key: &Key) -> io::Result<Key> {
-    let name = [b".", key.name(), b".", random_tag()?.as_bytes(), MOVED].concat();
+    let name = [b".", &moved_stem(key.name())[..], b".", random_tag()?.as_bytes(), MOVED].concat();
     key.parent().join(name).map_err(io::Error::other)
 }
 
-/// The name that what a move has called `name` had before.
+/// What of `name` is in the names that moves give ([`moved_from`]): all of it, if there is room.
+pub fn moved_stem(name: &[u8]) -> Vec<u8> {
+    stem_of(name, MOVED_MORE).split_off(1)
+}
+
+/// Whether `stem`, which [`moved_from`] gave, is what a longer name was cut to. It then says nothing of that name.
+pub fn is_moved_cut(stem: &[u8]) -> bool {
+    // A character that would be cut in two is left out.
+    let is_long = stem.len() + 1 + MOVED_MORE > MAX_NAME - 4;
+    let digest = stem.rsplit(|byte| *byte == b'~').next().unwrap_or_default();
+    is_long && digest.len() == TAG && digest.iter().all(u8::is_ascii_hexdigit)
+}
+
+/// The name that what a move has called `name` had before, or what it was cut to ([`is_moved_cut`]).
 pub fn moved_from(name: &[u8]) -> Option<&[u8]> {
     let rest = name.strip_prefix(b".")?.strip_suffix(MOVED)?;
     let (rest, tag) = rest.split_at_checked(rest.len().checked_sub(TAG)?)?;
@@ -197,6 +214,18 @@ pub fn is_draft(name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_names_are_cut_where_they_are_put_aside() {
+        for len in 223..=255 {
+            let key = Key::parse("d/".to_owned() + &"x".repeat(len)).unwrap();
+            let aside = moved_name(&key).unwrap();
+            let stem = moved_from(aside.name()).unwrap();
+            assert_eq!(stem, moved_stem(key.name()));
+            assert_eq!((is_moved_cut(stem), stem == key.name()), (len > 223, len == 223), "{len}");
+        }
+        assert_eq!(moved_stem(b"a.h5"), b"a.h5");
+    }
 
     #[test]
     fn names_are_beside_the_destination_and_fit() {

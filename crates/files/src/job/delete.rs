@@ -14,7 +14,8 @@ use super::{AHEAD, Event, Run, contents, listed};
 use crate::draft::{is_engines, is_ours};
 use crate::error::{Error, Sort};
 use crate::key::{Key, KeyError};
-use crate::store::{Kind, Store};
+use crate::spawned::Spawned;
+use crate::store::{Kind, Meta, Store};
 use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::task::{JoinError, JoinSet};
@@ -27,6 +28,36 @@ type Removed = (Key, Result<(), Error>);
 struct Doomed {
     top: Key,
     things: Vec<(Key, Kind)>,
+}
+
+/// What the source has and the destination does not list by that name: it is there by another one, of another case, or composed
+/// otherwise (Unicode).
+#[derive(Debug, Default)]
+struct Otherwise {
+    folded: HashSet<Vec<u8>>,
+    /// What is found to be there by the names that the source has.
+    found: Vec<(Vec<u8>, Meta)>,
+}
+
+impl Otherwise {
+    fn add(&mut self, name: &[u8], found: Option<Meta>) {
+        self.folded.insert(folded(name));
+        self.found.extend(found.map(|meta| (name.to_vec(), meta)));
+    }
+
+    /// Whether what is listed by this name may be one of it.
+    fn has(&self, name: &[u8], listed: &Meta) -> bool {
+        let told = |meta: &Meta| (meta.kind, meta.size, meta.modified);
+        // Many directories, and files without a time, are told of alike: then the names have to speak for it, too.
+        let says_much = listed.kind != Kind::Dir && listed.modified.is_some();
+        let may_be = |other: &[u8], found: &Meta| told(found) == told(listed) && (says_much || may_be_one(name, other));
+        self.folded.contains(&folded(name)) || self.found.iter().any(|(other, found)| may_be(other, found))
+    }
+}
+
+/// Whether a server may list `name` for what was called `other`. Of how letters are composed nothing is known here.
+fn may_be_one(name: &[u8], other: &[u8]) -> bool {
+    !name.is_ascii() || !other.is_ascii() || super::look::may_be_one(name, other)
 }
 
 impl Run<'_> {
@@ -69,49 +100,64 @@ impl Run<'_> {
                 there => there?,
             };
             let here = contents(&**source, &self.at(from, &dir)?).await?;
-            // What is found and not listed by its name is there by another one: of another case, or composed otherwise (Unicode).
-            let (mut otherwise, mut found) = (HashSet::new(), Vec::new());
-            for (name, meta) in here.iter().filter(|(name, _)| !there.contains_key(*name)) {
+            let (mut unknown, mut unlisted) = (Vec::new(), Vec::new());
+            for (name, meta) in &there {
                 let key = dir.join(name).map_err(|error| self.wrong(&error))?;
-                if !self.job.filter.takes(&key, meta.kind == Kind::Dir) {
-                    continue;
-                }
-                match dest.stat(&self.at(to, &key)?).await {
-                    Ok(meta) => {
-                        otherwise.insert(folded(name));
-                        found.push((meta.kind, meta.size, meta.modified));
-                    }
-                    // What has such a name now has it by what the run is only planned to do.
-                    Err(Error::NotFound { .. }) if self.job.dry_run => {}
-                    Err(_) => drop(otherwise.insert(folded(name))),
-                }
-            }
-            let mut unknown = Vec::new();
-            for (name, meta) in there {
-                let key = dir.join(&name).map_err(|error| self.wrong(&error))?;
                 let is_dir = meta.kind == Kind::Dir;
-                match here.get(&name) {
+                match here.get(name) {
                     _ if !self.job.filter.takes(&key, is_dir) => {}
                     Some(source) if is_dir && source.kind == Kind::Dir => open.push(key),
                     Some(_) => {}
-                    None if otherwise.contains(&folded(&name)) => {}
-                    None if found.contains(&(meta.kind, meta.size, meta.modified)) => {}
-                    None => unknown.push((key, meta.kind)),
+                    None => unknown.push((key, *meta)),
                 }
             }
+            // Where nothing could go, nothing has to be asked for.
+            for (name, meta) in here.iter().filter(|(name, _)| !unknown.is_empty() && !there.contains_key(*name)) {
+                let key = dir.join(name).map_err(|error| self.wrong(&error))?;
+                if self.job.filter.takes(&key, meta.kind == Kind::Dir) {
+                    unlisted.push(key);
+                }
+            }
+            let otherwise = self.find_otherwise(to, unlisted).await?;
+            unknown.retain(|(key, meta)| !otherwise.has(key.name(), meta));
             unknown.sort_by(|one, other| one.0.cmp(&other.0));
             for some in unknown.chunks(AHEAD) {
                 let gone = self.are_gone(from, some).await?;
-                for ((key, kind), _) in some.iter().zip(gone).filter(|(_, gone)| *gone) {
-                    self.doom(to, key.clone(), *kind, &mut doomed, most).await?;
+                for ((key, meta), _) in some.iter().zip(gone).filter(|(_, gone)| *gone) {
+                    self.doom(to, key.clone(), meta.kind, &mut doomed, most).await?;
                 }
             }
         }
         Ok(doomed)
     }
 
+    /// Which of these, none of which is listed, are there by other names.
+    async fn find_otherwise(&self, to: &Key, unlisted: Vec<Key>) -> Result<Otherwise, Error> {
+        let mut otherwise = Otherwise::default();
+        for some in unlisted.chunks(AHEAD) {
+            let mut asked = Vec::new();
+            for key in some {
+                let (dest, at) = (self.job.dest.clone(), self.at(to, key)?);
+                // As listings have it: a link is itself, and not what it leads to.
+                asked.push(Spawned::new(async move { dest.stat_link(&at).await }));
+            }
+            for (key, answer) in some.iter().zip(asked) {
+                let failed =
+                    |error| Err(Error::io(self.job.dest.name(), "look at something of", std::io::Error::other(error)));
+                let found = match answer.end().await.unwrap_or_else(failed) {
+                    Ok(meta) => Some(meta),
+                    // What has such a name now has it by what the run is only planned to do.
+                    Err(Error::NotFound { .. }) if self.job.dry_run => continue,
+                    Err(_) => None,
+                };
+                otherwise.add(key.name(), found);
+            }
+        }
+        Ok(otherwise)
+    }
+
     /// Whether the source itself says of each of these that it does not exist.
-    async fn are_gone(&self, from: &Key, things: &[(Key, Kind)]) -> Result<Vec<bool>, Error> {
+    async fn are_gone(&self, from: &Key, things: &[(Key, Meta)]) -> Result<Vec<bool>, Error> {
         let mut asked = Vec::new();
         for (key, _) in things {
             let (source, key) = (self.job.source.clone(), self.at(from, key)?);
@@ -245,5 +291,32 @@ async fn remove(store: Arc<dyn Store>, key: Key, kind: Kind) -> Result<(), Error
     match removed {
         Err(error) if error.sort() == Sort::NotFound => Ok(()),
         removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Time;
+
+    #[test]
+    fn one_directory_is_not_taken_for_all() {
+        let plain = |kind, seconds: Option<i64>| {
+            let modified = seconds.map(|seconds| Time { seconds, nanos: 0 });
+            Meta { kind, size: None, modified, mode: None, sparse: false }
+        };
+        let (dir, old, known) = (plain(Kind::Dir, None), plain(Kind::File, None), plain(Kind::File, Some(7)));
+        let has = |name: &str, found: Option<Meta>, other: &str, listed: Meta| {
+            let mut otherwise = Otherwise::default();
+            otherwise.add(name.as_bytes(), found);
+            otherwise.has(other.as_bytes(), &listed)
+        };
+        // As servers tell of directories that only have LIST.
+        assert!(!has("New", Some(dir), "other", dir) && !has("new.txt", Some(old), "other", old));
+        assert!(has("New", Some(dir), "new", dir) && has("caf\u{e9}", Some(dir), "cafe_", dir));
+        assert!(has("a-long-name-1", Some(dir), "a-long-name", dir));
+        // A time says it of any name.
+        assert!(has("new", Some(known), "other", known) && !has("new", Some(known), "other", old));
+        assert!(!has("new", None, "other", dir) && has("new", None, "NEW", dir));
     }
 }

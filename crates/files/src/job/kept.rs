@@ -2,12 +2,14 @@
 //! write other characters, and then two files may have become one. The names of a directory are read once ([`look`]) when nothing more
 //! comes to it: when a walk has left all that is below it, or at the end of the job.
 
-use super::look::{Look, Looked};
+use super::arrived::Arrived;
+use super::look::{Judged, Look};
 use super::{Event, Run};
 use crate::key::Key;
 use crate::spawned::Spawned;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::sync::Semaphore;
 
 /// How many directories are read at the same time.
@@ -16,52 +18,19 @@ const AT_ONCE: usize = 4;
 /// What came to each directory.
 #[derive(Debug)]
 pub(super) struct Kept {
-    dirs: HashMap<Key, Came>,
+    dirs: HashMap<Key, Arrived>,
     /// Where the last object of a tree goes.
     current: Option<Key>,
-    looks: VecDeque<(Key, Spawned<Looked>)>,
+    looks: VecDeque<(Key, Spawned<Judged>)>,
     places: Arc<Semaphore>,
+    /// Whether the last look failed in a way that may pass, however often it was tried.
+    weary: Arc<AtomicBool>,
 }
 
 impl Default for Kept {
     fn default() -> Self {
-        let (dirs, current, looks) = Default::default();
-        Self { dirs, current, looks, places: Arc::new(Semaphore::new(AT_ONCE)) }
-    }
-}
-
-/// What came to one directory.
-#[derive(Debug, Default)]
-pub(super) struct Came {
-    /// Each with a slash behind it: there may be millions.
-    names: Vec<u8>,
-    sizes: Vec<u64>,
-    under_way: usize,
-    /// Whether something came that is no part of a tree: more of that may come until the end of the job.
-    alone: bool,
-    /// Whether something came that is.
-    of_tree: bool,
-}
-
-impl Came {
-    fn add(&mut self, name: &[u8], size: u64) {
-        self.names.extend(name);
-        self.names.push(b'/');
-        self.sizes.push(size);
-    }
-
-    /// The names, with the sizes of what has them.
-    pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], u64)> {
-        self.names.split(|&byte| byte == b'/').zip(self.sizes.iter().copied())
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.sizes.len()
-    }
-
-    /// Whether some of it was part of a tree.
-    pub(super) fn of_tree(&self) -> bool {
-        self.of_tree
+        let (dirs, current, looks, weary) = Default::default();
+        Self { dirs, current, looks, places: Arc::new(Semaphore::new(AT_ONCE)), weary }
     }
 }
 
@@ -131,7 +100,13 @@ impl Run<'_> {
         for dir in dirs {
             self.look_for_names(dir);
         }
-        while self.looked().await {}
+        let stop = self.job.how.stop.clone();
+        loop {
+            tokio::select! {
+                more = self.looked() => if !more { return },
+                () = stop.asked() => return self.leave_names(),
+            }
+        }
     }
 
     /// Looks for no more names, and says where that was not done.
@@ -144,7 +119,8 @@ impl Run<'_> {
 
     fn look_for_names(&mut self, dir: Key) {
         let Some(came) = self.kept.dirs.remove(&dir).filter(|came| came.len() > 0) else { return };
-        let (look, places) = (Look { job: self.job.clone(), dir: dir.clone() }, self.kept.places.clone());
+        let (job, weary, places) = (self.job.clone(), self.kept.weary.clone(), self.kept.places.clone());
+        let look = Look { job, dir: dir.clone(), weary };
         let look = async move {
             let _place = places.acquire().await;
             look.run(&came).await
@@ -154,9 +130,11 @@ impl Run<'_> {
 
     /// Notes what the first look came to; false if there is none.
     async fn looked(&mut self) -> bool {
-        let Some((dir, look)) = self.kept.looks.pop_front() else { return false };
-        let failed = |error: tokio::task::JoinError| Looked { unlisted: Some(error.to_string()), ..Looked::default() };
-        let looked = look.end().await.unwrap_or_else(failed);
+        let Some((_, look)) = self.kept.looks.front_mut() else { return false };
+        let failed = |error: tokio::task::JoinError| Judged { unlisted: Some(error.to_string()), ..Judged::default() };
+        // It stays there until it has ended: waiting for it may be given up.
+        let looked = look.ended().await.unwrap_or_else(failed);
+        let Some((dir, _)) = self.kept.looks.pop_front() else { return false };
         for (key, error) in looked.missing {
             self.failed(key, error);
         }

@@ -1,6 +1,6 @@
 //! The look at the names of one directory of a far destination, for what was carried there.
 
-use super::kept::Came;
+use super::arrived::Arrived;
 use super::one::shown;
 use super::{AHEAD, Job};
 use crate::error::{Error, Sort};
@@ -8,6 +8,8 @@ use crate::key::Key;
 use crate::spawned::Spawned;
 use crate::store::Meta;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// So few files that were named by themselves are asked for one by one: the directory may be a long one, and nobody has listed it.
 const FEW: usize = 8;
@@ -18,11 +20,13 @@ const BEGINNING: usize = 8;
 pub(super) struct Look {
     pub(super) job: Job,
     pub(super) dir: Key,
+    /// Whether a look before this one failed in a way that may pass: then each is tried once, until one succeeds.
+    pub(super) weary: Arc<AtomicBool>,
 }
 
 /// What came of it.
 #[derive(Debug, Default)]
-pub(super) struct Looked {
+pub(super) struct Judged {
     /// What is not there by its name.
     pub(super) missing: Vec<(Key, Error)>,
     /// What is not there, and of which nothing says that the server has altered its name.
@@ -46,21 +50,28 @@ struct There {
 
 impl Look {
     /// Looks for all of `came`.
-    pub(super) async fn run(self, came: &Came) -> Looked {
+    pub(super) async fn run(mut self, came: &Arrived) -> Judged {
+        if self.weary.load(Ordering::Relaxed) {
+            self.job.retry.attempts = 1;
+        }
         let all = came.all().filter_map(|(name, size)| Some((self.dir.join(name).ok()?, size)));
-        let few = !came.of_tree() && came.len() <= FEW;
+        let few = !came.of_tree && came.len() <= FEW;
         let (asked, there) = if few {
             let asked = self.ask(all.collect()).await;
             if are_sure(&asked) {
-                return Looked::default();
+                return Judged::default();
             }
             match self.names().await {
                 Ok(there) => {
                     (asked.into_iter().filter(|asked| !there.names.contains(asked.key.name())).collect(), there)
                 }
                 Err(error) if asked.iter().all(|asked| asked.answer.is_ok()) => return unlisted(&error),
-                // What is not there is not there, whatever else is.
-                Err(_) => (asked, There::of(HashSet::new())),
+                // What is not there is not there, whatever else is; of the others nobody has seen the names.
+                Err(error) => {
+                    let asked = asked.into_iter().filter(|asked| asked.answer.is_err()).collect();
+                    let looked = self.judge(asked, &There::of(HashSet::new()), came).await;
+                    return Judged { unlisted: Some(error.to_string()), ..looked };
+                }
             }
         } else {
             match self.names().await {
@@ -75,8 +86,9 @@ impl Look {
     }
 
     async fn names(&self) -> Result<There, Error> {
-        let names = self.job.persist(&self.dir, || self.job.dest.kept_names(&self.dir)).await?;
-        Ok(There::of(names.unwrap_or_default()))
+        let names = self.job.persist(&self.dir, || self.job.dest.kept_names(&self.dir)).await;
+        self.weary.store(matches!(&names, Err(error) if error.may_pass()), Ordering::Relaxed);
+        Ok(There::of(names?.unwrap_or_default()))
     }
 
     /// Asks for each, some at the same time.
@@ -99,12 +111,15 @@ impl Look {
     }
 
     /// What became of those that are not listed by their names.
-    async fn judge(&self, asked: Vec<Asked>, there: &There, came: &Came) -> Looked {
+    async fn judge(&self, asked: Vec<Asked>, there: &There, came: &Arrived) -> Judged {
         // By the other name that may be theirs.
-        let (mut looked, mut claims) = (Looked::default(), BTreeMap::<Vec<u8>, Vec<(Key, u64)>>::new());
+        let (mut looked, mut claims) = (Judged::default(), BTreeMap::<Vec<u8>, Vec<(Key, u64)>>::new());
+        // The names that others may have become, and the sizes of those.
+        let mut taken = BTreeMap::<Vec<u8>, Vec<u64>>::new();
         for Asked { key, size, answer } in asked {
             match (answer, there.called(key.name())) {
                 (Ok(meta), Some(other)) if self.is_same(&meta, other).await => {
+                    taken.entry(other.clone()).or_default().push(size);
                     looked.missing.push(self.altered(key, other));
                 }
                 // Listings may leave out what is there.
@@ -133,18 +148,43 @@ impl Look {
             // Or two have become one, whichever of them it is, or it has another case alone.
             let theirs =
                 theirs || claims.len() > 1 || claims.iter().any(|(key, _)| folded(key.name()) == folded(&other));
-            for (key, _) in claims {
-                match theirs {
-                    true => looked.missing.push(self.altered(key, &other)),
-                    false => self.note_gone(key, &mut looked),
+            for (key, size) in claims {
+                if theirs {
+                    taken.entry(other.clone()).or_default().push(size);
+                    looked.missing.push(self.altered(key, &other));
+                } else {
+                    self.note_gone(key, &mut looked);
                 }
             }
         }
+        self.note_replaced(taken, came, &mut looked).await;
         looked
     }
 
+    /// Notes what was carried to a name of these, unless its size, which none of the others has, says that it is there.
+    async fn note_replaced(&self, mut taken: BTreeMap<Vec<u8>, Vec<u64>>, came: &Arrived, looked: &mut Judged) {
+        if taken.is_empty() {
+            return;
+        }
+        for (name, size) in came.all() {
+            let Some(others) = taken.remove(name) else { continue };
+            let has = match self.at(name).await {
+                Some(Ok(meta)) => meta.size,
+                _ => None,
+            };
+            let is_own = has == Some(size) && !others.contains(&size);
+            if let Ok(key) = self.dir.join(name)
+                && !is_own
+            {
+                let reason = "the server alters names, and another file has taken its place, or may have".to_owned();
+                let error = self.failure(&key, reason);
+                looked.missing.push((key, error));
+            }
+        }
+    }
+
     /// Notes what was taken and is not there: where no server alters such a name, somebody else has taken it away.
-    fn note_gone(&self, key: Key, looked: &mut Looked) {
+    fn note_gone(&self, key: Key, looked: &mut Judged) {
         if is_plain(key.name()) {
             return looked.gone.push(key);
         }
@@ -179,8 +219,8 @@ impl Look {
     }
 }
 
-fn unlisted(error: &Error) -> Looked {
-    Looked { unlisted: Some(error.to_string()), ..Looked::default() }
+fn unlisted(error: &Error) -> Judged {
+    Judged { unlisted: Some(error.to_string()), ..Judged::default() }
 }
 
 /// Whether these answers tell of as many files, all by names by which they are found.
@@ -195,14 +235,15 @@ fn are_sure(asked: &[Asked]) -> bool {
 }
 
 /// Whether a server that folds or shortens names may take two for one.
-fn may_be_one(one: &[u8], other: &[u8]) -> bool {
+pub(super) fn may_be_one(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (folded(one), folded(other));
     one == other || one.iter().zip(&other).take_while(|(a, b)| a == b).count() >= BEGINNING
 }
 
 /// Whether servers that alter names leave this one as it is, unless they fold or shorten it.
 fn is_plain(name: &[u8]) -> bool {
-    name.iter().all(|byte| matches!(byte, b' '..=b'~'))
+    // Some systems give these a meaning of their own, or do not take them.
+    name.iter().all(|byte| matches!(byte, b' '..=b'~') && !b"\\:*?\"<>|;".contains(byte))
         && !name.starts_with(b" ")
         && !matches!(name.last(), Some(b' ' | b'.'))
 }

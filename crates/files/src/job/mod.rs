@@ -1,6 +1,7 @@
 //! A job: many objects from one store to another, several at a time, each tried again where that may help, and a report
 //! that says what became of every one of them.
 
+mod arrived;
 mod case;
 mod compare;
 mod delete;
@@ -16,6 +17,7 @@ pub use events::{Event, Quiet, Report, Watcher};
 use crate::error::{Error, Sort};
 use crate::key::Key;
 use crate::plan::{Existing, Filter, Found, Walk};
+use crate::spawned::Spawned;
 use crate::store::{Attributes, Kind, Listing, Meta, Store};
 use crate::transfer::How;
 use case::{Cases, keeps_apart};
@@ -25,7 +27,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 /// Objects of at most so many bytes are short: at 100 Mbit/s it is less than a round trip.
 pub const SHORT: u64 = 1 << 20;
@@ -118,11 +120,11 @@ impl Job {
 
     /// Carries what each first key names to the second, and returns when all of it is durable or has failed.
     pub async fn run(&self, items: impl IntoIterator<Item = (Key, Key)>) -> Report {
-        let (report, made, new, dirs, trees, making) = Default::default();
+        let (report, made, new, closed, dirs, trees, making) = Default::default();
         let tasks = JoinSet::new();
         let (cases, kept) = (Cases::default(), Kept::default());
-        let mut run =
-            Run { job: self, tasks, taken: 0, report, made, new, making, dirs, trees, there: None, cases, kept };
+        let (job, taken, there) = (self, 0, None);
+        let mut run = Run { job, tasks, taken, report, made, new, closed, making, dirs, trees, there, cases, kept };
         // What is far is looked at ahead, so that a list of files does not take a round trip for each.
         let depth = if self.source.is_far() { AHEAD } else { 1 };
         let (mut items, mut looked) = (items.into_iter().peekable(), VecDeque::new());
@@ -132,34 +134,18 @@ impl Job {
             {
                 let (source, key, links) = (self.source.clone(), from.clone(), self.links);
                 let look = async move { if links { source.stat_link(&key).await } else { source.stat(&key).await } };
-                looked.push_back((Look(tokio::spawn(look)), from, to));
+                looked.push_back((Spawned::new(look), from, to));
             }
             let Some((look, from, to)) = looked.pop_front().filter(|_| !run.report.stopped) else { break };
             let last = looked.is_empty() && items.peek().is_none();
-            match look.end(&self.source).await {
+            let lost = |error| Err(Error::io(self.source.name(), "look at something of", std::io::Error::other(error)));
+            match look.end().await.unwrap_or_else(lost) {
                 Ok(meta) => run.item(from, to, meta, last).await,
                 Err(error) => run.failed(from, error),
             }
         }
         while run.join().await {}
         run.finish().await
-    }
-}
-
-/// Something that is being looked at. Dropped, it is not looked at any more.
-struct Look(JoinHandle<Result<Meta, Error>>);
-
-impl Look {
-    async fn end(mut self, store: &Arc<dyn Store>) -> Result<Meta, Error> {
-        let looked = (&mut self.0).await;
-        looked
-            .unwrap_or_else(|error| Err(Error::io(store.name(), "look at something of", std::io::Error::other(error))))
-    }
-}
-
-impl Drop for Look {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 
@@ -174,6 +160,8 @@ struct Run<'a> {
     made: HashSet<Key>,
     /// Those of them that were not there before.
     new: HashSet<Key>,
+    /// Those that are private at the source and could not be made private: nothing is put in them.
+    closed: HashMap<Key, Sort>,
     /// Those that are being made before their turn.
     making: HashMap<Key, dirs::Making>,
     /// What the destination has in the directory that objects go to at the moment, if that is known.
@@ -305,10 +293,10 @@ impl Run<'_> {
         let mut next = first.or_else(|| walk.try_recv().ok());
         while let Some(found) = next {
             // Each directory is begun before those in it, which wait for it.
-            if let Ok(Found::Dir(key, _)) = &found
+            if let Ok(Found::Dir(key, meta)) = &found
                 && let Ok(dir) = to.beneath(key)
             {
-                self.begin_dir(dir);
+                self.begin_dir(dir, meta);
             }
             queue.push_back(found);
             next = if queue.len() < SOON { walk.try_recv().ok() } else { None };
@@ -328,6 +316,9 @@ impl Run<'_> {
     }
 
     async fn begin(&mut self, one: One) {
+        if let Some(error) = self.is_in_closed(&one.to) {
+            return self.failed(one.to, error);
+        }
         if let Some(met) = self.cases.give(&one.to).filter(|_| !self.job.dry_run) {
             // What has that name by then is no longer on its way.
             while self.join().await {}
@@ -365,6 +356,10 @@ impl Run<'_> {
                 true => contents(&**dest, &dir).await.ok(),
                 false => Some(Contents::new()),
             };
+            let drafts = self.job.filter.never.as_ref().zip(contents.as_ref());
+            if drafts.is_some_and(|(name, contents)| contents.get(name).is_some_and(|meta| meta.kind == Kind::Dir)) {
+                self.note_draft_dir(&dir);
+            }
             self.there = Some((dir, contents));
         }
         let (_, contents) = self.there.as_ref()?;
@@ -418,48 +413,6 @@ impl Run<'_> {
                 self.report.bytes += size;
             }
         }
-    }
-
-    /// Makes the directory `key`, unless it is there.
-    async fn make_dir(&mut self, key: Key, meta: Meta) -> Result<(), Error> {
-        let attributes = Attributes {
-            mode: meta.mode.filter(|_| self.job.how.modes),
-            modified: meta.modified.filter(|_| self.job.how.times),
-        };
-        self.job.watcher.saw(&Event::Dir { key: &key });
-        self.report.dirs += 1;
-        if !self.job.dry_run {
-            self.ensure_dir(&key).await?;
-            // What is private is private before anything is in it. Its whole mode comes at the end: it may be one that cannot be written to.
-            let private = attributes.mode.filter(|mode| mode & 0o055 != 0o055 && self.new.contains(&key));
-            if let Some(mode) = private.filter(|_| self.job.dest.sets_modes()) {
-                let mode = Attributes { mode: Some(mode | 0o700), modified: None };
-                self.job.dest.set(&key, mode).await?;
-            }
-            self.dirs.push((key, attributes));
-        } else if !key.is_root()
-            && let Ok(meta) = self.job.dest.stat(&key).await
-            && meta.kind != Kind::Dir
-        {
-            // Making it would fail.
-            return Err(Error::Exists { name: shown(&*self.job.dest, &key) });
-        }
-        Ok(())
-    }
-
-    async fn make_parents(&mut self, key: &Key) -> Result<(), Error> {
-        let mut above = Vec::new();
-        let mut parent = key.parent();
-        while !parent.is_root() && !self.made.contains(&parent) {
-            above.push(parent.clone());
-            parent = parent.parent();
-        }
-        if !self.job.dry_run {
-            for key in above.into_iter().rev() {
-                self.ensure_dir(&key).await?;
-            }
-        }
-        Ok(())
     }
 
     fn failed(&mut self, key: Key, error: Error) {

@@ -236,7 +236,7 @@ impl Job {
 }
 
 /// Whether `error` says that the system does not let this user do it.
-fn is_refused(error: &Error) -> bool {
+pub(super) fn is_refused(error: &Error) -> bool {
     let not_permitted = |source: &std::io::Error| source.kind() == std::io::ErrorKind::PermissionDenied;
     error.sort() == Sort::Denied || matches!(error, Error::Io { source, .. } if not_permitted(source))
 }

@@ -188,19 +188,28 @@ impl Local {
         let (disk, dir) = (&self.0.disk, home.parent());
         let failed = |act, error| self.error(&home.parent(), act, error);
         match disk.make_dir(&dir, 0o700) {
-            Ok(()) => self.changed(key.parent()),
+            Ok(()) => {
+                self.changed(key.parent());
+                // Refused or not, it goes again once nothing is in it.
+                self.note_draft_dir(&dir);
+            }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed("make the directory for drafts", error)),
         }
         let (there, above) = (disk.stat(&dir, false), disk.stat(&key.parent(), true));
         let (there, above) = (there.map_err(|e| failed("look at", e))?, above.map_err(|e| failed("look at", e))?);
-        let fits = there.kind == Kind::Dir && there.device == above.device;
-        // Who can give names there could have his file published in the place of the draft.
-        if !fits || disk.is_shared(&dir).map_err(|e| failed("look at", e))? {
-            let reason = "drafts cannot be there: it has to be a directory of the same file system in which nobody else can write";
-            return Err(Error::Store { name: self.label(&dir), reason: reason.to_owned(), sort: Sort::Denied });
+        let refused = |reason: &str| {
+            let reason = format!("drafts cannot be there: {reason}");
+            Err(Error::Store { name: self.label(&dir), reason, sort: Sort::Denied })
+        };
+        if there.kind != Kind::Dir || there.device != above.device {
+            return refused("it has to be a directory of the file system that their files are to be on");
         }
-        self.0.partial_dirs.lock().unwrap_or_else(PoisonError::into_inner).insert(dir);
+        // Who can give names there could have his file published in the place of the draft.
+        if disk.is_shared(&dir).map_err(|e| failed("look at", e))? {
+            return refused("it has to be one's own or root's, and nobody else may write to it");
+        }
+        self.note_draft_dir(&dir);
         Ok(home)
     }
 
@@ -500,6 +509,10 @@ impl Store for Local {
             }
             disk.set(&key, &attributes).map_err(failed)
         }))
+    }
+
+    fn note_draft_dir(&self, dir: &Key) {
+        self.0.partial_dirs.lock().unwrap_or_else(PoisonError::into_inner).insert(dir.clone());
     }
 
     fn remove_draft_dirs(&self) -> Boxed<'_, ()> {

@@ -10,9 +10,10 @@ use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::*;
 use phoebus_files::sum::{Algorithm, Sum};
 use phoebus_files::{Error, Links, Sort};
+use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 pub fn key(path: &str) -> Key {
     Key::parse(path).unwrap()
@@ -51,6 +52,15 @@ pub struct Faults {
     /// Whether names are found whatever their case, and have lower case alone: 1. Whether é is found however it is composed, and is listed as
     /// e with an accent: 2.
     pub folds: AtomicI64,
+    /// So many times of setting attributes fail in a way that may pass.
+    pub unset: AtomicI64,
+    /// The directories that were made, with the mode that the one above each had.
+    pub made: Mutex<Vec<(Key, Option<u32>)>>,
+    /// How often something was looked at.
+    pub stats: AtomicI64,
+    /// Whether it is a server whose names have to be looked for, and how many listings of them fail in a way that may pass.
+    pub alters: AtomicI64,
+    pub unlisted: AtomicI64,
 }
 
 impl Faults {
@@ -64,8 +74,12 @@ impl Faults {
     }
 
     fn passes(&self) -> Result<(), Error> {
+        Self::passes_for(&self.passing)
+    }
+
+    fn passes_for(times: &AtomicI64) -> Result<(), Error> {
         let error = || Error::Store { name: "far".into(), reason: "busy".into(), sort: Sort::Passing };
-        let left = self.passing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > 0).then(|| n - 1));
+        let left = times.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n > 0).then(|| n - 1));
         if left.is_ok() { Err(error()) } else { Ok(()) }
     }
 }
@@ -102,6 +116,11 @@ impl Far {
             listing: 0.into(),
             most_listing: 0.into(),
             folds: 0.into(),
+            unset: 0.into(),
+            made: Mutex::default(),
+            stats: 0.into(),
+            alters: 0.into(),
+            unlisted: 0.into(),
         };
         Self { inner: local(dir), algorithms: vec![Algorithm::Adler32, Algorithm::Md5], faults: Arc::new(faults) }
     }
@@ -123,7 +142,36 @@ impl Store for Far {
         &self.algorithms
     }
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
+        self.faults.stats.fetch_add(1, Ordering::Relaxed);
         Box::pin(async { self.inner.stat(&self.faults.called(key)).await })
+    }
+    fn stat_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
+        self.faults.stats.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { self.inner.stat_link(&self.faults.called(key)).await })
+    }
+    fn has_links(&self) -> bool {
+        true
+    }
+    fn read_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Vec<u8>> {
+        Box::pin(async { self.inner.read_link(&self.faults.called(key)).await })
+    }
+    fn make_link<'a>(
+        &'a self,
+        key: &'a Key,
+        target: &'a [u8],
+        modified: Option<Time>,
+        replace: bool,
+    ) -> Fallible<'a, ()> {
+        Box::pin(async move { self.inner.make_link(&self.faults.called(key), target, modified, replace).await })
+    }
+    fn keeps_names(&self) -> bool {
+        self.faults.alters.load(Ordering::Relaxed) == 0
+    }
+    fn kept_names<'a>(&'a self, key: &'a Key) -> Fallible<'a, Option<HashSet<Vec<u8>>>> {
+        Box::pin(async move {
+            Faults::passes_for(&self.faults.unlisted)?;
+            Ok(Some(self.inner.list(key).await?.more().await?.into_iter().map(|entry| entry.name).collect()))
+        })
     }
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
         Box::pin(async move {
@@ -154,6 +202,8 @@ impl Store for Far {
     fn make_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         Box::pin(async move {
             self.faults.passes()?;
+            let above = self.inner.stat(&key.parent()).await.ok().and_then(|above| above.mode);
+            self.faults.made.lock().unwrap().push((key.clone(), above));
             self.inner.make_dir(key).await
         })
     }
@@ -167,7 +217,10 @@ impl Store for Far {
         self.inner.rename(from, to, replace)
     }
     fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()> {
-        self.inner.set(key, attributes)
+        Box::pin(async move {
+            Faults::passes_for(&self.faults.unset)?;
+            self.inner.set(key, attributes).await
+        })
     }
     fn settle(&self) -> Fallible<'_, ()> {
         self.inner.settle()

@@ -17,9 +17,17 @@ impl PartialDirs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has `dir`, which is there, go in the end if nothing is in it.
+    pub(super) fn note(&self, dir: &Key) {
+        self.all().entry(dir.clone()).or_default();
+    }
+
     /// Has `dir` be made again when it is needed next: another client may have removed it.
     pub(super) fn forget(&self, dir: &Key) {
-        self.all().remove(dir);
+        // It is still one of those that go in the end.
+        if let Some(made) = self.all().get_mut(dir) {
+            *made = Arc::default();
+        }
     }
 }
 
@@ -46,5 +54,20 @@ impl Remote {
                 tracing::debug!(%error, "a directory of drafts stays");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_to_be_made_again_goes_in_the_end() {
+        let (dirs, dir) = (PartialDirs::default(), Key::parse("d/.partial").unwrap());
+        dirs.forget(&dir);
+        assert!(dirs.all().is_empty());
+        dirs.all().insert(dir.clone(), Arc::new(OnceCell::from(())));
+        dirs.forget(&dir);
+        assert!(dirs.all().get(&dir).is_some_and(|made| !made.initialized()));
     }
 }

@@ -444,11 +444,15 @@ impl Store for Remote {
         })
     }
 
-    /// What a server has said to be done is done: there is nothing to ask it for.
+    fn note_draft_dir(&self, dir: &Key) {
+        self.0.partial_dirs.note(dir);
+    }
+
     fn remove_draft_dirs(&self) -> Boxed<'_, ()> {
         Box::pin(self.remove_partial_dirs())
     }
 
+    /// What a server has said to be done is done: there is nothing to ask it for.
     fn settle(&self) -> Fallible<'_, ()> {
         Box::pin(async { Ok(()) })
     }

@@ -93,7 +93,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 }
 
 /// The number of the signal that asks to end.
-async fn interrupted() -> Result<u8> {
+pub(crate) async fn interrupted() -> Result<u8> {
     let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let number = tokio::select! {
         _ = int.recv() => 2,

@@ -110,13 +110,17 @@ async fn from_standard_input(dest: &crate::place::Place, how: &How, replace: boo
     let check = Check::choose(how.verify, &source, &(&*dest.store).into())
         .map_err(|reason| Error::Unverifiable { name: dest.name(), reason })?;
     let spec = Spec { sum: check.as_ref().and_then(Check::kept), replace, ..Spec::default() };
-    let draft = match dest.store.create(&dest.key, spec).await? {
-        Begun::Draft(draft) => draft,
-        // Without a source nothing is remembered that could have been done.
-        Begun::Done => return Err(Error::Unsupported { name: dest.name(), what: "going on with a stream" }),
+    let done = async {
+        let draft = match dest.store.create(&dest.key, spec).await? {
+            Begun::Draft(draft) => draft,
+            // Without a source nothing is remembered that could have been done.
+            Begun::Done => return Err(Error::Unsupported { name: dest.name(), what: "going on with a stream" }),
+        };
+        pour(&mut tokio::io::stdin(), "standard input", &draft, check, how).await
     };
-    let done = pour(&mut tokio::io::stdin(), "standard input", &draft, check, how).await?;
+    let done = done.await;
     dest.store.remove_draft_dirs().await;
+    let done = done?;
     dest.store.settle().await?;
     Ok(done)
 }

@@ -265,9 +265,12 @@ struct Emptied {
 /// Removes the directories of a tree, of which nothing else is left; what is in them came meanwhile, or could not be moved. Drafts that no
 /// transfer is writing go with the directory that has nothing else. What an earlier move has put aside gets its name again.
 async fn remove_dirs(store: &dyn Store, top: &Key, tally: &mut Tally) {
-    let (mut dirs, mut to_read) = (Vec::new(), vec![top.clone()]);
+    let (mut dirs, mut to_read, mut staying) = (Vec::new(), vec![top.clone()], HashSet::new());
     while let Some(dir) = to_read.pop() {
-        let Some(entries) = tally.check(ls::entries(store, &dir, true).await) else { continue };
+        let Some(entries) = tally.check(ls::entries(store, &dir, true).await) else {
+            staying.insert(dir.parent());
+            continue;
+        };
         let mut emptied = Emptied { key: dir.clone(), drafts: Vec::new(), alone: true };
         for entry in entries {
             let Some(key) = tally.check(ls::join(store, &dir, &entry)) else { continue };
@@ -283,7 +286,6 @@ async fn remove_dirs(store: &dyn Store, top: &Key, tally: &mut Tally) {
         }
         dirs.push(emptied);
     }
-    let mut staying = HashSet::new();
     for dir in dirs.iter().rev() {
         if dir.alone && !staying.contains(&dir.key) {
             for draft in &dir.drafts {

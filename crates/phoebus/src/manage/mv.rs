@@ -1,23 +1,26 @@
 //! `phoebus mv`: new names for what there is; from one store to another by a copy ([`moving`](super::moving)).
 
 use super::moving::move_by_copy;
-use super::{CODES, Tally, block_on, find_all};
+use super::{CODES, Tally, block_on, find_all, ls, printable, tell};
+use crate::cp::interrupted;
 use crate::exit::{self, Exit};
 use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Store};
-use phoebus_files::{Error, Sort};
+use phoebus_files::{Error, Sort, is_ours};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Rename files and directories, or move them from one place to another
 ///
 /// Within a server or a file system they are renamed. Between two, they are copied with all that is in them, with times and modes; each
 /// file is removed at its source only once its copy has been verified and has its name. What changed meanwhile, and what cannot be
 /// copied (sockets, links to nowhere or to directories, a link that is named itself), stays where it is and is named. Links to files inside
-/// a directory become files.
+/// a directory become files. Where a move of a directory to a new name was cut, the same command with -T goes on with it.
 #[derive(clap::Args)]
 #[command(override_usage = "phoebus mv [OPTIONS] SOURCE... DEST", after_help = CODES)]
 pub(crate) struct Args {
@@ -27,6 +30,10 @@ pub(crate) struct Args {
     /// Do not replace what has the new name
     #[arg(long, short = 'n')]
     no_replace: bool,
+    /// Take the last place for the new name itself, also where it is a directory: what is copied is merged into that, which goes on with a
+    /// move that was cut
+    #[arg(long, short = 'T')]
+    no_target_directory: bool,
     #[command(flatten)]
     far: FarArgs,
 }
@@ -56,49 +63,104 @@ async fn why(store: &dyn Store, from: &Key, to: &Key, error: Error) -> Error {
     }
 }
 
+/// What a directory that has to be copied, and goes into another one, has in common with that: then it may be the rest of what was to get that
+/// one's name.
+async fn in_common(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key) -> Option<Vec<u8>> {
+    if !matches!(source.stat_link(from).await, Ok(meta) if meta.kind == Kind::Dir) {
+        return None;
+    }
+    // Whoever cannot list one of them is told so by the move.
+    let (ours, theirs) = (ls::entries(source, from, false).await.ok()?, ls::entries(dest, to, true).await.ok()?);
+    let names: HashSet<Vec<u8>> = theirs.into_iter().map(|entry| entry.name).collect();
+    let drafts: Vec<&Vec<u8>> = names.iter().filter(|name| is_ours(name)).collect();
+    let is_there = |name: &Vec<u8>| {
+        // Of a long name the draft has the beginning.
+        let (begin, end) = name.split_at(name.len().min(LONG));
+        let begin = [&b"."[..], begin, if end.is_empty() { b"." } else { b"" }].concat();
+        names.contains(name) || drafts.iter().any(|draft| draft.starts_with(&begin))
+    };
+    ours.into_iter().map(|entry| entry.name).find(is_there)
+}
+
+/// As many bytes of names their drafts have.
+const LONG: usize = 200;
+
+/// Why `from` is not copied into `to`, with which it has `name` in common.
+fn unclear(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key, name: &[u8]) -> Error {
+    let (from, to) = (shown(source, from), shown(dest, to));
+    let reason = format!(
+        "it is there and has \"{}\", as {from} has: \"phoebus mv -T {from} {to}\" goes on with a move that was cut, and \"{to}/\" as \
+         the destination moves all of it into that directory",
+        printable(name)
+    );
+    Error::Store { name: to, reason, sort: Sort::Exists }
+}
+
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
-        let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
-        let mut places = find_all(&mut stores, &args.places).await?;
-        let Some(dest) = places.pop() else { return Err(Exit::usage("a source and a destination were expected")) };
-        let is_dir = dest.is_dir().await.map_err(exit::of_files)?;
-        let no_dir = || Exit::with(exit::ABSENT, format!("{} is no directory, and one was expected", dest.name()));
-        if !is_dir && (places.len() > 1 || dest.inside) {
-            return Err(no_dir());
-        }
-        for source in places {
-            let keys = tally.check(source.all().await).unwrap_or_default();
-            if !is_dir && keys.len() > 1 {
-                return Err(no_dir());
+        // Whether whoever is interrupted has to say that the destination is the new name.
+        let named = AtomicBool::new(false);
+        tokio::select! {
+            done = all(&args, &named) => done,
+            number = interrupted() => {
+                let how = if named.load(Ordering::Relaxed) { " with -T" } else { "" };
+                tell(&format!("interrupted; the same command{how} goes on where this one was"));
+                Ok(ExitCode::from(exit::SIGNAL.saturating_add(number?)))
             }
-            for key in keys {
-                let to = if is_dir { dest.key.join(key.name()) } else { Ok(dest.key.clone()) };
-                let failed = |error: &dyn std::fmt::Display| Error::Store {
-                    name: source.name(),
-                    reason: error.to_string(),
-                    sort: Sort::Request,
-                };
-                let to = match to {
-                    _ if key.is_root() => Err(failed(&"the root of a store cannot be moved")),
-                    to => to.map_err(|error| failed(&error)),
-                };
-                let Some(to) = tally.check(to) else { continue };
-                if Arc::ptr_eq(&source.store, &dest.store) {
-                    match source.store.rename(&key, &to, !args.no_replace).await {
-                        Err(error) if is_across(&error) => {}
-                        renamed => {
-                            tally.note(match renamed {
-                                Err(error) => Err(why(&*dest.store, &key, &to, error).await),
-                                Ok(()) => Ok(()),
-                            });
-                            continue;
-                        }
+        }
+    })
+}
+
+async fn all(args: &Args, named: &AtomicBool) -> Result<ExitCode> {
+    let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
+    let mut places = find_all(&mut stores, &args.places).await?;
+    let Some(dest) = places.pop() else { return Err(Exit::usage("a source and a destination were expected")) };
+    let is_dir = !args.no_target_directory && dest.is_dir().await.map_err(exit::of_files)?;
+    named.store(!args.no_target_directory && !is_dir, Ordering::Relaxed);
+    let several = |count: usize| match count {
+        0 | 1 => Ok(()),
+        _ if is_dir => Ok(()),
+        _ if args.no_target_directory => Err(Exit::usage("-T: one source was expected")),
+        _ => Err(Exit::with(exit::ABSENT, format!("{} is no directory, and one was expected", dest.name()))),
+    };
+    several(if dest.inside && !args.no_target_directory { 2 } else { places.len() })?;
+    for source in places {
+        let keys = tally.check(source.all().await).unwrap_or_default();
+        several(keys.len())?;
+        for key in keys {
+            let to = if is_dir { dest.key.join(key.name()) } else { Ok(dest.key.clone()) };
+            let failed = |error: &dyn std::fmt::Display| Error::Store {
+                name: source.name(),
+                reason: error.to_string(),
+                sort: Sort::Request,
+            };
+            let to = match to {
+                _ if key.is_root() => Err(failed(&"the root of a store cannot be moved")),
+                to => to.map_err(|error| failed(&error)),
+            };
+            let Some(to) = tally.check(to) else { continue };
+            if Arc::ptr_eq(&source.store, &dest.store) {
+                match source.store.rename(&key, &to, !args.no_replace).await {
+                    Err(error) if is_across(&error) => {}
+                    renamed => {
+                        tally.note(match renamed {
+                            Err(error) => Err(why(&*dest.store, &key, &to, error).await),
+                            Ok(()) => Ok(()),
+                        });
+                        continue;
                     }
                 }
-                move_by_copy(&source.store, &key, &dest.store, &to, !args.no_replace, &mut tally).await;
             }
+            if is_dir
+                && !dest.inside
+                && let Some(name) = in_common(&*source.store, &key, &*dest.store, &dest.key).await
+            {
+                tally.check::<()>(Err(unclear(&*source.store, &key, &*dest.store, &dest.key, &name)));
+                continue;
+            }
+            move_by_copy(&source.store, &key, &dest.store, &to, !args.no_replace, &mut tally).await;
         }
-        tally.check(dest.store.settle().await);
-        Ok(tally.code())
-    })
+    }
+    tally.check(dest.store.settle().await);
+    Ok(tally.code())
 }

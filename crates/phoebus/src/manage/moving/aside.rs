@@ -1,12 +1,12 @@
 //! What a source is called while it is looked whether its copy is another file: where what is at the destination vanishes with it, or
 //! is there by that name, too, the two are one file by two names. A move that is killed at that moment leaves it so, and the next one
-//! of the same source gives it its name again.
+//! of the same source gives it its name again. A name for which there is no room with all that is added is cut, as drafts' names are.
 
 use super::super::Tally;
 use crate::place::shown;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Store};
-use phoebus_files::{Error, Sort, moved_from};
+use phoebus_files::{Error, Sort, is_moved_cut, moved_from, moved_stem};
 
 /// The names, for filters.
 pub(super) const PATTERN: &str = ".*.????????????????.phoebus-moved";
@@ -16,10 +16,11 @@ pub(super) async fn put_back_one(store: &dyn Store, from: &Key, tally: &mut Tall
     if !matches!(store.stat_link(from).await, Err(error) if error.sort() == Sort::NotFound) {
         return;
     }
+    let stem = moved_stem(from.name());
     // Whoever cannot list it says so of the file.
     let Ok(mut listing) = store.list(&from.parent()).await else { return };
     while let Ok(page) = listing.more().await {
-        let Some(entry) = page.iter().find(|entry| moved_from(&entry.name) == Some(from.name())) else {
+        let Some(entry) = page.iter().find(|entry| moved_from(&entry.name) == Some(&stem[..])) else {
             match page.is_empty() {
                 true => return,
                 false => continue,
@@ -37,6 +38,13 @@ pub(super) async fn put_back_one(store: &dyn Store, from: &Key, tally: &mut Tall
 /// Gives what is at `key` its name again, if an earlier move has put it aside, and says that it stays.
 pub(super) async fn put_back(store: &dyn Store, key: &Key, tally: &mut Tally) {
     let Some(to) = moved_from(key.name()).and_then(|name| key.parent().join(name).ok()) else { return };
+    if is_moved_cut(to.name()) {
+        let reason = "an earlier move was cut before it was removed, and its name was too long to be kept: give it its name \
+                      again to move it";
+        let (name, reason) = (shown(store, key), reason.to_owned());
+        tally.check::<()>(Err(Error::Store { name, reason, sort: Sort::Other }));
+        return;
+    }
     let failure = match store.rename(key, &to, false).await {
         Ok(()) => {
             let reason = "an earlier move was cut before it was removed; it stays where it is, and can be moved again"

@@ -26,13 +26,15 @@ struct Server {
     full_at: Option<&'static str>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Names {
     Kept,
     /// Directories of such a name cannot be listed.
     Unlisted(&'static str),
     /// Of more than ten bytes it takes the first ten.
     Short,
+    /// The same, and it finds nothing by the others.
+    Cut,
 }
 
 impl Server {
@@ -50,7 +52,7 @@ impl Server {
 
     /// What it calls `key`.
     fn called(&self, key: &Key) -> Key {
-        match self.names == Names::Short && key.name().len() > 10 {
+        match matches!(self.names, Names::Short | Names::Cut) && key.name().len() > 10 {
             true => key.parent().join(&key.name()[..10]).unwrap(),
             false => key.clone(),
         }
@@ -91,7 +93,8 @@ impl Store for Server {
     }
     fn stat<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
         Box::pin(async {
-            let found = match self.inner.stat(&self.called(key)).await {
+            let key_there = if self.names == Names::Cut { key.clone() } else { self.called(key) };
+            let found = match self.inner.stat(&key_there).await {
                 Err(error) if self.remembers => {
                     let start = [b".", key.name(), b"."].concat();
                     let there = self.inner.list(&key.parent()).await?.more().await?;
@@ -253,6 +256,31 @@ async fn sources_stay_whose_copies_were_not_looked_for() {
     let server = Server { names: Names::Short, full_at: Some("full"), ..Server::of(there.path()) };
     assert_ne!(moves(source, "p", server, "p").await, 0);
     assert!(stays("p/a-long-name-1") && stays("p/a-long-name-2") && stays("p/z/full"));
+}
+
+#[tokio::test]
+async fn sources_stay_of_all_files_that_may_have_become_one() {
+    for names in [Names::Short, Names::Cut] {
+        // The second name is the first one once it is shortened; sizes say whose bytes are there, or do not.
+        for (second, stays) in [("of one size", true), ("longer, so the first one is whole", false)] {
+            let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+            let source = Arc::new(Local::new(here.path(), Links::Beneath).unwrap());
+            fs::create_dir(here.path().join("d")).unwrap();
+            let exists = |name: &str| here.path().join("d").join(name).exists();
+            let write = |name: &str, bytes: &str| fs::write(here.path().join("d").join(name), bytes).unwrap();
+            write("a-long-nam-2", second);
+            let server = |names| Server { names, ..Server::of(there.path()) };
+            assert_ne!(moves(source.clone(), "d", server(Names::Cut), "d").await, 0, "alone, its name is another one");
+            fs::remove_file(there.path().join("d/a-long-nam")).unwrap();
+            write("a-long-nam", "of one size");
+            write("ordinary", "of one size");
+            assert_ne!(moves(source, "d", server(names), "d").await, 0);
+            assert!(!exists("ordinary") && exists("a-long-nam-2"), "{second}");
+            let is_first = fs::read(there.path().join("d/a-long-nam")).unwrap() == b"of one size";
+            // Where the longer one came last, the first one is lost there.
+            assert_eq!(exists("a-long-nam"), stays || !is_first, "{second}");
+        }
+    }
 }
 
 #[tokio::test]
