@@ -58,6 +58,14 @@ impl Server {
         }
     }
 
+    fn lists(&self, key: &Key) -> Result<(), Error> {
+        if matches!(self.names, Names::Unlisted(dir) if key.name() == dir.as_bytes()) {
+            let (name, reason) = (self.name(), "no data connection".to_owned());
+            return Err(Error::Store { name, reason, sort: Sort::Other });
+        }
+        Ok(())
+    }
+
     fn told(&self, meta: Meta) -> Meta {
         Meta { modified: meta.modified.filter(|_| self.dates), ..meta }
     }
@@ -108,6 +116,7 @@ impl Store for Server {
     }
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
         Box::pin(async {
+            self.lists(key)?;
             let listing = self.inner.list(key).await?;
             Ok(if self.hides { Box::new(Hiding(listing)) } else { listing })
         })
@@ -117,10 +126,7 @@ impl Store for Server {
     }
     fn kept_names<'a>(&'a self, key: &'a Key) -> Fallible<'a, Option<HashSet<Vec<u8>>>> {
         Box::pin(async {
-            if matches!(self.names, Names::Unlisted(dir) if key.name() == dir.as_bytes()) {
-                let (name, reason) = (self.name(), "no data connection".to_owned());
-                return Err(Error::Store { name, reason, sort: Sort::Other });
-            }
+            self.lists(key)?;
             Ok(Some(self.inner.list(key).await?.more().await?.into_iter().map(|entry| entry.name).collect()))
         })
     }
@@ -144,6 +150,12 @@ impl Store for Server {
     }
     fn remove<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         self.inner.remove(key)
+    }
+    fn list_all<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
+        Box::pin(async {
+            self.lists(key)?;
+            self.inner.list_all(key).await
+        })
     }
     fn remove_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()> {
         self.inner.remove_dir(key)
@@ -329,5 +341,9 @@ async fn drafts_stay_in_a_directory_that_stays() {
     fs::create_dir_all(there.path().join("d/sub/f")).unwrap();
     let source = Arc::new(Local::new(here.path(), Links::Beneath).unwrap());
     assert_ne!(moves(source, "d", Server::of(there.path()), "d").await, 0);
+    assert!(here.path().join("d/sub/f").exists() && here.path().join("d/.g.phoebus-draft").exists());
+    // A directory that cannot be listed stays, too.
+    let (source, there) = (Server { names: Names::Unlisted("sub"), ..Server::of(here.path()) }, tempdir().unwrap());
+    assert_ne!(moves(Arc::new(source), "d", Server::of(there.path()), "d").await, 0);
     assert!(here.path().join("d/sub/f").exists() && here.path().join("d/.g.phoebus-draft").exists());
 }
