@@ -152,8 +152,8 @@ impl Remote {
                     None => {
                         let session = match login(&self.0.options, &self.0.name, &self.0.ahead).await {
                             Ok(session) => session,
-                            // Then it takes turns with the others.
-                            Err(error) if is_crowded(&error) => {
+                            // Then it takes turns with the others. A server that is ending lets these end, and takes nobody new.
+                            Err(error) if is_crowded(&error) || (busy && error.sort() == Sort::Passing) => {
                                 drop(pipe);
                                 let mut session = self.session().await?;
                                 let replies = session.ask_all(&lines, &self.0.ahead).await?;

@@ -93,10 +93,17 @@ pub(super) async fn kept(
     marks: Option<&Marks>,
 ) -> Result<Ranges, Error> {
     if let Some(marks) = marks.filter(|_| !remote.options().in_place) {
-        let noted = marks.read();
+        let mut noted = marks.read();
         let end = noted.iter().next_back().map_or(0, Extent::end);
         // A server that keeps drafts to itself refuses to go on with what it does not have; others would leave a gap.
         let there = end > 0 && (remote.has("XDRAFTS") || remote.size(part).await?.is_some_and(|size| size >= end));
+        // Where all is there, nothing would be asked for that it could refuse, and the draft may have been removed since.
+        if let Some(last) =
+            Extent::new(end.saturating_sub(AGAIN), AGAIN.min(end)).filter(|_| there && Some(end) == spec.size)
+            && remote.size(part).await? != Some(end)
+        {
+            noted.remove(last);
+        }
         return Ok(if there && Some(end) <= spec.size { noted } else { Ranges::new() });
     }
     if !is_resumable(remote, spec, streams) || remote.options().in_place {

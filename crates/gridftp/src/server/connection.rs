@@ -1,5 +1,6 @@
 //! One client: its control connection, with time limits, and what goes on beside a transfer.
 
+use super::amid::{Amid, over, told};
 use super::beside::{Beside, READ, now};
 use super::count::Counted;
 use super::current::Shared;
@@ -37,6 +38,8 @@ pub(super) struct Connection {
     counted: Option<Counted<String>>,
     /// Whether the server is about to end.
     ending: watch::Receiver<Ending>,
+    /// What goes on until then.
+    amid: Amid,
 }
 
 /// Why a connection came to its end.
@@ -76,7 +79,8 @@ impl Connection {
         };
         let lines = Lines::new(server.config.limits.line.0 as usize);
         let waiting = Waiting::new(server.memory.held(peer.ip()));
-        let mut connection = Self { server, link, lines, session, worker, waiting, counted: None, ending };
+        let amid = Amid::new(server.moving.clone(), peer.ip().to_canonical());
+        let mut connection = Self { server, link, lines, session, worker, waiting, counted: None, ending, amid };
         tracing::debug!(%peer, "a client has connected");
         match connection.run(greeting).await {
             End::Told => tracing::debug!(%peer, "a client has left"),
@@ -115,13 +119,16 @@ impl Connection {
                         Some(_) => limits.idle.0,
                         None => limits.login.0.saturating_sub(nobody_since.elapsed()).min(limits.idle.0),
                     };
-                    let ending = told(self.ending.clone(), Ending::Soon);
+                    let soon = *self.ending.borrow() != Ending::No;
+                    let amid = soon.then(|| (self.amid.clone(), self.link.round_trip().min(LONGEST_TRIP)));
+                    let over = over(self.ending.clone(), amid);
                     let next = tokio::select! {
                         biased;
-                        () = ending => None,
+                        () = over => None,
                         next = timeout(patience, self.next_line()) => Some(next),
                     };
                     match next {
+                        None if !soon => continue,
                         None => return self.last(421, "the server is ending").await,
                         Some(Ok(line)) if !patience.is_zero() => line?,
                         Some(_) => return self.last(421, "nothing was said for too long").await,
@@ -134,6 +141,10 @@ impl Connection {
             let mut step = self.session.line(&line, now());
             // A task may lead to another step, but to no other task.
             if let Step::Do(task) = step {
+                if task.moves_data() && *self.ending.borrow() != Ending::No {
+                    return self.last(421, "the server is ending, and begins no transfer").await;
+                }
+                let _going_on = self.amid.begins(self.session.account(), &task);
                 let outcome = self.perform(*task).await?;
                 let outcome = self.counted(outcome);
                 step = self.session.done(outcome);
@@ -153,6 +164,7 @@ impl Connection {
                 }
                 Step::Do(_) => return self.last(451, "this cannot be done").await,
             }
+            self.amid.answered(&line);
             self.worker.held.clear();
         }
     }
@@ -308,10 +320,4 @@ async fn until(moment: Option<Instant>) {
         Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,
     }
-}
-
-/// Returns when the server is told to end, and as soon as `least` says.
-async fn told(mut ending: watch::Receiver<Ending>, least: Ending) {
-    // Whoever could say so has ended.
-    let _ = ending.wait_for(|ending| *ending == least || *ending == Ending::Now).await;
 }

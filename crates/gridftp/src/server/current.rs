@@ -1,6 +1,7 @@
 //! What a server serves at a time: its configuration and all that was read of it. Another one takes its place as a whole, for those who
 //! connect from then on; what is counted goes on.
 
+use super::amid::Moving;
 use super::config::{Config, ConfigError, Trusted};
 use super::count::Counts;
 use super::drivers::{Drivers, Gateways};
@@ -31,6 +32,8 @@ pub(super) struct Shared {
     pub(super) nodes: Option<Nodes>,
     /// Connections by user.
     pub(super) users_now: Counts<String>,
+    /// Transfers that are under way.
+    pub(super) moving: Moving,
     /// Ports on which sessions listen for data connections.
     pub(super) data_ports: Counts<u16>,
     /// Connections by address.
@@ -101,6 +104,7 @@ impl Current {
             drivers: made.drivers,
             nodes,
             users_now: before.map(|before| before.users_now.clone()).unwrap_or_default(),
+            moving: before.map(|before| before.moving.clone()).unwrap_or_default(),
             data_ports: before.map(|before| before.data_ports.clone()).unwrap_or_default(),
             addresses: before.map(|before| before.addresses.clone()).unwrap_or_default(),
             places: before.map(|before| before.places.clone()).unwrap_or_default(),

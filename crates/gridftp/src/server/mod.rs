@@ -19,6 +19,7 @@
 //! and never has the name of what is whole; no path leads out of a root; and nobody is connected to whom the control
 //! connection does not come from, unless his account says so.
 
+mod amid;
 mod answer;
 mod authorities;
 mod beside;

@@ -87,7 +87,7 @@ impl Session {
                     Mode::ExtendedBoth => "X",
                 }
             ),
-            format!(" {} streams; {way}", settings.streams),
+            format!(" {} stream{}; {way}", settings.streams, if settings.streams == 1 { "" } else { "s" }),
             "end of status".to_owned(),
         ];
         Step::Say(Reply::of_lines(211, lines))

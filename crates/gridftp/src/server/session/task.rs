@@ -65,6 +65,16 @@ impl Task {
         )
     }
 
+    /// Whether it is about a file or directory, or what carries one.
+    pub(crate) fn is_of_files(&self) -> bool {
+        matches!(self, Self::Allocate(_) | Self::Find(_) | Self::File(_)) || self.moves_data()
+    }
+
+    /// Whether something goes over the data channel.
+    pub(crate) fn moves_data(&self) -> bool {
+        matches!(self, Self::Transfer(_) | Self::ListenAndTransfer(_))
+    }
+
     /// Whether it goes on for a client who has said goodbye and is not there any more: what moves data does, and what only answers does not.
     pub(crate) fn outlives_a_goodbye(&self) -> bool {
         !matches!(self, Self::File(_))

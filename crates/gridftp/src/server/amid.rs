@@ -1,0 +1,85 @@
+//! What is let end when the server ends: files that clients have begun. Once the bytes of one have come, its client still asks for its
+//! checksum, sets its time and gives it its name, and may use several control connections for it.
+
+use super::count::{Counted, Counts};
+use super::serve::Ending;
+use super::session::task::{Account, Task};
+use std::net::IpAddr;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+/// How long a client has for his next command about such a file, beside the time that it takes to come.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How often is looked whether something is under way.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A user, and the host that he is at.
+type Whose = (String, IpAddr);
+
+/// Transfers that are under way.
+pub(super) type Moving = Counts<Whose>;
+
+/// What one control connection has to do with them.
+#[derive(Debug, Clone)]
+pub(super) struct Amid {
+    moving: Moving,
+    peer: IpAddr,
+    whose: Option<Whose>,
+    /// When something was last done about a file, if anything was.
+    last: Option<Instant>,
+}
+
+impl Amid {
+    /// One with a client at `peer`, of a server on which these are under way.
+    pub(super) fn new(moving: Moving, peer: IpAddr) -> Self {
+        Self { moving, peer, whose: None, last: None }
+    }
+
+    /// Notes that `account` has `task` carried out, which goes on until what is returned is dropped.
+    pub(super) fn begins(&mut self, account: Option<&Account>, task: &Task) -> Option<Counted<Whose>> {
+        if !task.is_of_files() {
+            return None;
+        }
+        self.whose = account.map(|account| (account.name.clone(), self.peer));
+        self.last = Some(Instant::now());
+        let whose = self.whose.clone().filter(|_| task.moves_data())?;
+        self.moving.add(whose, usize::MAX)
+    }
+
+    /// Notes that a command was answered. Who only says that he is there asks for nothing about a file.
+    pub(super) fn answered(&mut self, line: &[u8]) {
+        if self.last.is_some() && !line.trim_ascii().eq_ignore_ascii_case(b"NOOP") {
+            self.last = Some(Instant::now());
+        }
+    }
+
+    /// Returns once nothing more is to be expected that belongs to a file which has been begun: when the client has done nothing about
+    /// any here, or lets more than a second pass after what he did here and after the last of his transfers. `trip` is how long an answer
+    /// takes to him and his next command back.
+    pub(super) async fn is_over(&self, trip: Duration) {
+        let Some(mut last) = self.last else { return };
+        while last.elapsed() < GRACE + trip {
+            sleep(LOOK).await;
+            if self.whose.as_ref().is_some_and(|whose| self.moving.has(whose)) {
+                last = Instant::now();
+            }
+        }
+    }
+}
+
+/// Returns when the server is told to end; if it has been, when nothing more of what is `amid` is to be expected, or it ends at once.
+pub(super) async fn over(ending: watch::Receiver<Ending>, amid: Option<(Amid, Duration)>) {
+    let Some((amid, trip)) = amid else { return told(ending, Ending::Soon).await };
+    tokio::select! {
+        () = told(ending, Ending::Now) => {}
+        () = amid.is_over(trip) => {}
+    }
+}
+
+/// Returns when the server is told to end, and as soon as `least` says.
+pub(super) async fn told(mut ending: watch::Receiver<Ending>, least: Ending) {
+    // Whoever could say so has ended.
+    let _ = ending.wait_for(|ending| *ending == least || *ending == Ending::Now).await;
+}
