@@ -1,7 +1,11 @@
 //! Standard streams that are closed, full, unread or open the wrong way: no command that was to print or to read there ends with 0.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use tempfile::{TempDir, tempdir};
@@ -154,4 +158,38 @@ fn a_program_finds_the_streams_as_they_were() {
     command.args(["sh", "-c", "echo lost || exit 7"]).current_dir(dir.path()).env("HOME", dir.path());
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Reads until `end` has come.
+fn until(stream: &mut impl Read, end: &str) {
+    let mut said = Vec::new();
+    while !said.ends_with(end.as_bytes()) {
+        let mut byte = [0];
+        assert_eq!(stream.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
+        said.extend(byte);
+    }
+}
+
+#[test]
+fn a_terminal_is_asked_for_a_password_and_does_not_show_it() {
+    for (again, code) in [("secret", 0), ("other", 2)] {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap();
+        let theirs = rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+        command.args(["serve", "--hash-password"]).stdin(theirs.try_clone().unwrap());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = child.stderr.take().unwrap();
+        until(&mut said, "password: ");
+        assert!(!tcgetattr(&theirs).unwrap().local_modes.contains(LocalModes::ECHO));
+        rustix::io::write(&ours, b"secret\n").unwrap();
+        until(&mut said, "again: ");
+        rustix::io::write(&ours, format!("{again}\n").as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code));
+        assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), usize::from(code == 0));
+        assert!(tcgetattr(&theirs).unwrap().local_modes.contains(LocalModes::ECHO));
+    }
 }

@@ -2,6 +2,7 @@
 //! [`relay`] for that one's data.
 
 mod inetd;
+mod password;
 mod relay;
 
 use crate::exit::Exit;
@@ -16,7 +17,7 @@ use phoebus_net::transport::Transport;
 use phoebus_net::{CongestionControl, Profile};
 use phoebus_proto::endpoint::Endpoint;
 use phoebus_proto::settings::Settings;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,14 +25,11 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-/// The longest password that is read to be hashed.
-const MAX_PASSWORD: u64 = 4096;
-
 /// Serve files by GridFTP and FTP
 ///
 /// Without a configuration file one directory is served to everybody on this machine: --root and --anonymous. SIGTERM or SIGINT:
-/// nobody new is accepted, and transfers finish within limits.drain. SIGHUP: the configuration is read again. The log goes to standard error; standard output gets a
-/// line for each address that is listened on.
+/// nobody new is accepted, and files that were begun finish within limits.drain. SIGHUP: the configuration is read again. The log goes to
+/// standard error; standard output gets a line for each address that is listened on.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Exit codes: 0 told to stop, and all sessions had finished; 1 it could not start, or sessions had to be ended; 2 wrong
@@ -52,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     /// Addresses to listen on, instead of those of the configuration [default: 127.0.0.1:2811]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = listener)]
     listen: Vec<SocketAddr>,
     /// Let everybody in, as anonymous or ftp with any password
     #[arg(long)]
@@ -75,9 +73,14 @@ pub(crate) struct Args {
     /// Write the log as JSON, one object a line
     #[arg(long)]
     json: bool,
-    /// Read a password from standard input and print what a configuration has of it
+    /// Read a password from standard input and print what a configuration has of it; a terminal is asked for it twice, and shows nothing of it
     #[arg(long, exclusive = true)]
     hash_password: bool,
+}
+
+/// An address to listen on.
+fn listener(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "expected an address and port such as 127.0.0.1:2811 or [::]:2811")
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
@@ -214,18 +217,9 @@ impl Gateways for Through {
     }
 }
 
-/// Prints the password on standard input as a configuration has it: on standard input, since arguments are seen by others.
+/// Prints a password as a configuration has it: from standard input, since arguments are seen by others.
 fn hash() -> Result<ExitCode> {
-    standard::check_input()?;
-    let mut password = Vec::new();
-    std::io::stdin().take(MAX_PASSWORD + 1).read_to_end(&mut password).context("cannot read standard input")?;
-    if password.last() == Some(&b'\n') {
-        password.pop();
-    }
-    if password.is_empty() || password.len() as u64 > MAX_PASSWORD {
-        return Err(Exit::usage("a password of 1 to 4096 bytes was expected on standard input"));
-    }
-    let hashed = hash_password(&password).map_err(|_| anyhow::anyhow!("the system has no randomness"))?;
+    let hashed = hash_password(&password::read()?).map_err(|_| anyhow::anyhow!("the system has no randomness"))?;
     standard::print(&format!("{hashed}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
