@@ -44,6 +44,14 @@ pub enum Error {
         /// As the system says it.
         source: io::Error,
     },
+    /// A directory was to be moved into itself.
+    #[error("{name}: it cannot be moved into itself, as {to}")]
+    IntoItself {
+        /// The directory.
+        name: String,
+        /// What it was to become.
+        to: String,
+    },
     /// The path leads out of the directory that it has to stay in, by a symbolic link or a mount.
     #[error("{name} leads out of {root}")]
     Escapes {
@@ -208,7 +216,11 @@ impl Error {
             Self::Mismatch { .. } | Self::Unverifiable { .. } => Sort::Verification,
             Self::Changed { .. } | Self::Short { .. } => Sort::Changed,
             Self::Stalled { .. } | Self::Busy { .. } | Self::Incomplete { .. } => Sort::Passing,
-            Self::Kind { .. } | Self::Beyond { .. } | Self::Limit { .. } | Self::Unsupported { .. } => Sort::Request,
+            Self::Kind { .. }
+            | Self::IntoItself { .. }
+            | Self::Beyond { .. }
+            | Self::Limit { .. }
+            | Self::Unsupported { .. } => Sort::Request,
             Self::Io { .. } | Self::Stopped { .. } => Sort::Other,
             Self::Store { sort, .. } => *sort,
         }
@@ -235,6 +247,7 @@ impl Error {
             Self::Exists { name } => Self::Exists { name: name.clone() },
             Self::NoSpace { name, source } => Self::NoSpace { name: name.clone(), source: same(source) },
             Self::Denied { name, act, source } => Self::Denied { name: name.clone(), act, source: same(source) },
+            Self::IntoItself { name, to } => Self::IntoItself { name: name.clone(), to: to.clone() },
             Self::Escapes { name, root } => Self::Escapes { name: name.clone(), root: root.clone() },
             Self::Kind { name, is, expected } => Self::Kind { name: name.clone(), is, expected },
             Self::Busy { name } => Self::Busy { name: name.clone() },

@@ -82,11 +82,10 @@ fn end(result: Result<ExitCode>) -> ExitCode {
 
 fn run() -> Result<ExitCode> {
     let arguments = cp::joined(std::env::args_os());
-    let command = arguments.get(1).and_then(|command| command.to_str()).map(str::to_owned);
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         Err(mut error) if error.use_stderr() => {
-            hints::add(&mut error, command.as_deref());
+            hints::add(&mut error, &arguments);
             error.exit()
         }
         // Help, or the version.

@@ -488,7 +488,14 @@ impl Store for Local {
     fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
         Box::pin(async move {
             let new = to.clone();
-            self.call(from, "rename", move |disk, from| disk.rename(from, &new, replace)).await?;
+            let renamed = self.call(from, "rename", move |disk, from| disk.rename(from, &new, replace)).await;
+            renamed.map_err(|error| match error {
+                // For this the system has no words of its own.
+                Error::Io { source, .. } if replace && source.kind() == std::io::ErrorKind::InvalidInput => {
+                    Error::IntoItself { name: self.label(from), to: self.label(to) }
+                }
+                error => error,
+            })?;
             self.changed(from.parent());
             self.changed(to.parent());
             Ok(())

@@ -32,6 +32,7 @@ const MAX_DELETE: usize = 1000;
 /// "dir" becomes DEST/dir, "dir/" and what is in it becomes DEST, whether DEST exists or not.
 #[derive(clap::Args)]
 #[command(
+    disable_help_flag = true,
     override_usage = "phoebus cp [OPTIONS] SOURCE... DEST\n       phoebus cp [OPTIONS] --list FILE [SOURCE]... [DEST]",
     after_help = "\
 Exit codes: 0 all is there, whether there was anything to do or not; 2 wrong arguments; \
@@ -153,6 +154,9 @@ pub(crate) struct Args {
     /// Say nothing but what fails
     #[arg(long, short, conflicts_with = "verbose")]
     pub(super) quiet: bool,
+    /// Print help. Beside other options or places, -h is of sizes, as in rsync -avh: they are printed as 1.5 GB without it, too
+    #[arg(long, short, action = clap::ArgAction::Help)]
+    help: Option<bool>,
 }
 
 /// A length of time; a number alone is of seconds, as curl and rsync take it.
@@ -163,26 +167,42 @@ fn seconds(text: &str) -> Result<Span, UnitError> {
     }
 }
 
-/// `arguments` of the whole program with the value of `cp --sync` joined to it. That option may stand without a value, as GCT's
-/// does, so that clap takes one only after "="; people also write it after a blank, as the values of all others.
+/// `arguments` of the whole program as clap can read those of `cp`:
+///
+/// - the value of `--sync` is joined to it. That option may stand without a value, as GCT's does, so that clap takes one only after "=";
+///   people also write it after a blank, as the values of all others;
+/// - `-h` is left out, alone or among other letters, where it is not all that is said: as for rsync, it is then of sizes.
 pub(crate) fn joined(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let (mut joined, mut open) = (Vec::<OsString>::new(), true);
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let is_cp = arguments.get(1).is_some_and(|command| command == "cp");
+    let more = arguments.len() > 3;
+    let (mut joined, mut open) = (Vec::<OsString>::new(), is_cp);
     for argument in arguments {
-        let is_cp = joined.get(1).is_some_and(|command| command == "cp");
         let is_value =
             Sync::value_variants().iter().filter_map(ValueEnum::to_possible_value).any(|by| argument == by.get_name());
+        open &= argument != "--";
         match joined.last_mut() {
-            Some(last) if open && is_cp && is_value && last == "--sync" => {
+            Some(last) if open && is_value && last == "--sync" => {
                 last.push("=");
                 last.push(argument);
             }
-            _ => {
-                open &= argument != "--";
-                joined.push(argument);
-            }
+            _ if open && more && argument == "-h" => {}
+            _ if open => joined.push(without_h(argument)),
+            _ => joined.push(argument),
         }
     }
     joined
+}
+
+/// A group of letters without the `h` in it.
+fn without_h(argument: OsString) -> OsString {
+    let letters = argument.to_str().and_then(|text| text.strip_prefix('-')).filter(|text| text.len() > 1);
+    let Some(letters) = letters.filter(|letters| !letters.starts_with('-')) else { return argument };
+    // What follows these is their value.
+    let end = letters.find(['i', 'J', 'P']).unwrap_or(letters.len());
+    let (letters, value) = letters.split_at(end);
+    let rest = letters.replace('h', "") + value;
+    if rest.is_empty() { argument } else { format!("-{rest}").into() }
 }
 
 /// The name of a directory for drafts.
@@ -375,13 +395,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_value_of_sync_may_stand_after_a_blank() {
+    fn what_clap_cannot_read_is_made_such_as_it_can() {
         for (given, expected) in [
             ("phoebus cp --sync checksum a b", "phoebus cp --sync=checksum a b"),
             ("phoebus cp -r --sync a b", "phoebus cp -r --sync a b"),
             ("phoebus cp --sync ./checksum b", "phoebus cp --sync ./checksum b"),
             ("phoebus cp -- --sync checksum", "phoebus cp -- --sync checksum"),
             ("phoebus run x --sync checksum", "phoebus run x --sync checksum"),
+            ("phoebus cp -avh a b", "phoebus cp -av a b"),
+            ("phoebus cp -h a b", "phoebus cp a b"),
+            ("phoebus cp -h", "phoebus cp -h"),
+            ("phoebus cp -rihome host:a b --help", "phoebus cp -rihome host:a b --help"),
+            ("phoebus cp -- -ah b", "phoebus cp -- -ah b"),
+            ("phoebus rm -h a", "phoebus rm -h a"),
         ] {
             assert_eq!(joined(given.split(' ').map(OsString::from)).join(" ".as_ref()), expected);
         }

@@ -18,10 +18,11 @@ mod watch;
 
 pub(crate) use args::{Args, joined};
 pub(crate) use rules::Rules;
-pub(crate) use stream::to_standard_output;
+pub(crate) use stream::{Part, to_standard_output};
 pub(crate) use watch::human;
 
 use crate::exit::{self, Exit};
+use crate::hints;
 use crate::place::{self, Carried, Stores, Url};
 use crate::standard;
 use anyhow::{Context, Result};
@@ -226,7 +227,9 @@ fn wanted(args: &Args) -> Result<Wanted> {
     let mut places = args.places.iter().map(|place| place::parse(place)).collect::<Result<Vec<Url>>>()?;
     let dest = places.pop();
     let mut wanted = Wanted { sources: places, dest, pairs: Vec::new() };
+    let asking = hints::asking("cp");
     let Some(file) = &args.list else {
+        args.far.check_ssh(wanted.sources.iter().chain(&wanted.dest), asking)?;
         return match wanted.sources.is_empty() {
             true => Err(Exit::usage(
                 "a source and a destination were expected; only one place is given (--list reads a list of them)",
@@ -241,6 +244,8 @@ fn wanted(args: &Args) -> Result<Wanted> {
             None => wanted.sources.push(source),
         }
     }
+    let in_list = wanted.pairs.iter().flat_map(|(source, dest)| [source, dest]);
+    args.far.check_ssh(wanted.sources.iter().chain(&wanted.dest).chain(in_list), asking)?;
     match &wanted.dest {
         None if !wanted.sources.is_empty() => {
             Err(Exit::usage("a destination was expected, since the list has sources without one"))

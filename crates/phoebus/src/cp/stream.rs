@@ -71,7 +71,7 @@ pub(super) async fn carry(
                 for source in sources {
                     let source = stores.find(source).await?;
                     for key in source.all().await.map_err(exit::of_files)? {
-                        let done = to_standard_output(&*source.store, &key, None, how).await?;
+                        let done = to_standard_output(&*source.store, &key, Part::default(), how).await?;
                         if done.is_ok() && source.store.is_far() {
                             outcome.not_verified(how.verify, &(&*source.store).into(), &stream("standard output"));
                         }
@@ -125,7 +125,16 @@ async fn from_standard_input(dest: &crate::place::Place, how: &How, replace: boo
     Ok(done)
 }
 
-/// Writes `extent` of an object, or all of it, to standard output. What came over a network is verified at the end.
+/// What is wanted of an object.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Part {
+    /// From which byte on.
+    pub(crate) offset: u64,
+    /// How many bytes, if not all to its end.
+    pub(crate) length: Option<u64>,
+}
+
+/// Writes `part` of an object to standard output. What came over a network is verified at the end.
 ///
 /// # Errors
 /// Nobody reads standard output any more, which ends the command. Inside: it cannot be read or written; or what was written was
@@ -133,10 +142,10 @@ async fn from_standard_input(dest: &crate::place::Place, how: &How, replace: boo
 pub(crate) async fn to_standard_output(
     store: &dyn phoebus_files::store::Store,
     key: &phoebus_files::key::Key,
-    extent: Option<Extent>,
+    part: Part,
     how: &How,
 ) -> Result<Result<Done, Error>> {
-    match send(store, key, extent, how).await {
+    match send(store, key, part, how).await {
         Err(Error::Io { source, act: "write", .. }) if source.kind() == ErrorKind::BrokenPipe => Err(Exit::unread()),
         done => Ok(done),
     }
@@ -145,21 +154,28 @@ pub(crate) async fn to_standard_output(
 async fn send(
     store: &dyn phoebus_files::store::Store,
     key: &phoebus_files::key::Key,
-    extent: Option<Extent>,
+    part: Part,
     how: &How,
 ) -> Result<Done, Error> {
     let object = store.open(key).await?;
     let meta = *object.meta();
-    let all = match (meta.kind, meta.size, extent) {
+    let asked = part.length.and_then(|length| Extent::new(part.offset, length));
+    let all = match (meta.kind, meta.size, asked) {
         (Kind::File, Some(size), _) => Extent::first(size),
         (_, _, Some(extent)) => extent,
         _ => return Err(Error::Unsupported { name: object.name(), what: "carrying all of what has no size" }),
     };
-    let wanted = extent.unwrap_or(all);
+    let beyond = |what: String| {
+        let reason = format!("bytes {what} were asked for, and it has {}", human::bytes(all.len()));
+        Error::Store { name: object.name(), reason, sort: phoebus_files::Sort::Request }
+    };
+    let rest = || Extent::new(part.offset, all.end().checked_sub(part.offset)?);
+    let wanted = match part.length {
+        Some(_) => asked.unwrap_or(all),
+        None => rest().ok_or_else(|| beyond(format!("from {} on", part.offset)))?,
+    };
     if wanted.common(all) != Some(wanted) && !wanted.is_empty() {
-        let size = human::bytes(all.len());
-        let reason = format!("bytes {wanted} were asked for, and it has {size}");
-        return Err(Error::Store { name: object.name(), reason, sort: phoebus_files::Sort::Request });
+        return Err(beyond(wanted.to_string()));
     }
     // What is read here is what is there: only a network can change it on the way.
     let check = match store.is_far() {

@@ -1,7 +1,7 @@
 //! `phoebus cat`: files, or a range of them, on standard output.
 
 use super::{CODES, Tally, block_on, find_all};
-use crate::cp::to_standard_output;
+use crate::cp::{Part, to_standard_output};
 use crate::exit::Exit;
 use crate::place::{Carried, FarArgs, Stores};
 use anyhow::Result;
@@ -21,9 +21,9 @@ pub(crate) struct Args {
     #[arg(value_name = "PLACE", required = true)]
     places: Vec<OsString>,
     /// Begin at this byte
-    #[arg(long, value_name = "BYTES", requires = "length")]
+    #[arg(long, value_name = "BYTES")]
     offset: Option<ByteSize>,
-    /// Write so many bytes
+    /// Write so many bytes, and not all to the end
     #[arg(long, value_name = "BYTES")]
     length: Option<ByteSize>,
     #[command(flatten)]
@@ -31,13 +31,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    let extent = match args.length {
-        Some(length) => {
-            let extent = Extent::new(args.offset.unwrap_or_default().0, length.0);
-            Some(extent.ok_or_else(|| Exit::usage("--offset and --length: a range within 64 bits was expected"))?)
-        }
-        None => None,
-    };
+    let part = Part { offset: args.offset.unwrap_or_default().0, length: args.length.map(|length| length.0) };
+    if Extent::new(part.offset, part.length.unwrap_or(0)).is_none() {
+        return Err(Exit::usage("--offset and --length: a range within 64 bits was expected"));
+    }
     crate::standard::check_output()?;
     block_on(async {
         // What computes no checksums can be shown all the same.
@@ -45,7 +42,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
         for place in find_all(&mut stores, &args.places).await? {
             for key in tally.check(place.all().await).unwrap_or_default() {
-                tally.note(to_standard_output(&*place.store, &key, extent, &how).await?);
+                tally.note(to_standard_output(&*place.store, &key, part, &how).await?);
             }
         }
         Ok(tally.code())

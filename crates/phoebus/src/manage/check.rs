@@ -79,8 +79,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
         let carried = Carried { sessions: Some(AT_ONCE), ..Carried::default() };
         let mut stores = Stores::new(&args.far, carried);
-        let source = stores.find(&place::parse(&args.source)?).await?;
-        let dest = stores.find(&place::parse(&args.dest)?).await?;
+        let urls = [place::parse(&args.source)?, place::parse(&args.dest)?];
+        stores.check_ssh(&urls, None)?;
+        let (source, dest) = (stores.find(&urls[0]).await?, stores.find(&urls[1]).await?);
         let by = match args.by {
             What::Size => By::Size,
             What::Time => By::Equal,

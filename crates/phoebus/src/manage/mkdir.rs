@@ -1,7 +1,7 @@
 //! `phoebus mkdir`: new directories.
 
 use super::{CODES, Tally, block_on, find_all};
-use crate::place::{Carried, FarArgs, Place, Stores};
+use crate::place::{Carried, FarArgs, Place, Stores, shown};
 use anyhow::Result;
 use phoebus_files::key::Key;
 use phoebus_files::store::Kind;
@@ -44,9 +44,13 @@ async fn make(place: &Place, parents: bool) -> Result<(), Error> {
                 // Servers have many words for it: what counts is whether one is there.
                 match place.store.stat_to_write(&key).await {
                     Ok(meta) if meta.kind == Kind::Dir => {}
+                    Ok(meta) => {
+                        let name = shown(&*place.store, &key);
+                        return Err(Error::Kind { name, is: meta.kind.described(), expected: "a directory" });
+                    }
                     // Something is there, and why it does not do is said: a link that is not followed.
                     Err(why) if why.sort() == Sort::Denied => return Err(why),
-                    _ => return Err(error),
+                    Err(_) => return Err(error),
                 }
             }
         }

@@ -11,8 +11,9 @@ pub(crate) mod mv;
 pub(crate) mod rm;
 pub(crate) mod stat;
 
-use crate::exit;
-use crate::place::{self, Place, Stores};
+use crate::exit::{self, Exit};
+use crate::hints;
+use crate::place::{self, Place, Stores, Url};
 use anyhow::Result;
 use phoebus_files::Error;
 use phoebus_files::key::Key;
@@ -104,9 +105,36 @@ fn print(line: &str) -> Result<()> {
 
 /// The places that arguments name.
 async fn find_all(stores: &mut Stores, written: &[OsString]) -> Result<Vec<Place>> {
+    let urls = written.iter().map(|written| place::parse(written)).collect::<Result<Vec<Url>>>()?;
+    stores.check_ssh(&urls, None)?;
+    find(stores, &urls).await
+}
+
+/// The places that arguments name, the first `taken` of which `command` takes away. All are looked at before anything is taken.
+///
+/// # Errors
+/// One of those is a directory that is not called by its name, which a slip or a shell's `.*` leads to, or the root (exit code 2); and
+/// what [`find_all`] has.
+async fn find_to_take(stores: &mut Stores, written: &[OsString], command: &str, taken: usize) -> Result<Vec<Place>> {
+    let urls = written.iter().map(|written| place::parse(written)).collect::<Result<Vec<Url>>>()?;
+    stores.check_ssh(&urls, hints::asking(command))?;
+    let done = if command == "mv" { "moved" } else { "removed" };
+    if let Some(url) = urls.iter().take(taken).find(|url| url.has_no_name()) {
+        return Err(Exit::usage(format!(
+            "\"{url}\" is not {done}: expected a file or directory by its name, which \".\" and \"..\" are not"
+        )));
+    }
+    let places = find(stores, &urls).await?;
+    if let Some(place) = places.iter().take(taken).find(|place| place.key.is_root()) {
+        return Err(Exit::usage(format!("{}: the root of a store is not {done}", place.name())));
+    }
+    Ok(places)
+}
+
+async fn find(stores: &mut Stores, urls: &[Url]) -> Result<Vec<Place>> {
     let mut places = Vec::new();
-    for written in written {
-        places.push(stores.find(&place::parse(written)?).await?);
+    for url in urls {
+        places.push(stores.find(url).await?);
     }
     Ok(places)
 }

@@ -1,7 +1,7 @@
 //! `phoebus mv`: new names for what there is; from one store to another by a copy ([`moving`](super::moving)).
 
 use super::moving::move_by_copy;
-use super::{CODES, Tally, block_on, find_all, ls, printable, tell};
+use super::{CODES, Tally, block_on, find_to_take, ls, printable, tell};
 use crate::cp::interrupted;
 use crate::exit::{self, Exit};
 use crate::place::{Carried, FarArgs, Stores, shown};
@@ -42,6 +42,16 @@ pub(crate) struct Args {
 fn is_across(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|source| source.kind() == std::io::ErrorKind::CrossesDevices)
+}
+
+/// Whether `to` is in the directory `from`.
+async fn leads_into(store: &dyn Store, from: &Key, to: &Key) -> bool {
+    to.below(from).is_some_and(|below| !below.is_root())
+        && matches!(store.stat_link(from).await, Ok(meta) if meta.kind == Kind::Dir)
+}
+
+fn into_itself(store: &dyn Store, from: &Key, to: &Key) -> Error {
+    Error::IntoItself { name: shown(store, from), to: shown(store, to) }
 }
 
 /// Why `from` did not get the name `to`, where it is the new name that is wrong: systems and servers speak of the old one.
@@ -113,7 +123,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 
 async fn all(args: &Args, named: &AtomicBool) -> Result<ExitCode> {
     let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
-    let mut places = find_all(&mut stores, &args.places).await?;
+    let taken = args.places.len().saturating_sub(1);
+    let mut places = find_to_take(&mut stores, &args.places, "mv", taken).await?;
     let Some(dest) = places.pop() else { return Err(Exit::usage("a source and a destination were expected")) };
     let is_dir = !args.no_target_directory && dest.is_dir().await.map_err(exit::of_files)?;
     named.store(!args.no_target_directory && !is_dir, Ordering::Relaxed);
@@ -134,12 +145,12 @@ async fn all(args: &Args, named: &AtomicBool) -> Result<ExitCode> {
                 reason: error.to_string(),
                 sort: Sort::Request,
             };
-            let to = match to {
-                _ if key.is_root() => Err(failed(&"the root of a store cannot be moved")),
-                to => to.map_err(|error| failed(&error)),
-            };
-            let Some(to) = tally.check(to) else { continue };
+            let Some(to) = tally.check(to.map_err(|error| failed(&error))) else { continue };
             if Arc::ptr_eq(&source.store, &dest.store) {
+                if leads_into(&*source.store, &key, &to).await {
+                    tally.check::<()>(Err(into_itself(&*source.store, &key, &to)));
+                    continue;
+                }
                 match source.store.rename(&key, &to, !args.no_replace).await {
                     Err(error) if is_across(&error) => {}
                     renamed => {

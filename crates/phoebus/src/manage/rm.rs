@@ -1,7 +1,6 @@
 //! `phoebus rm`: files, and directories with all that is in them.
 
-use super::{CODES, Tally, block_on, find_all, ls};
-use crate::exit::Exit;
+use super::{CODES, Tally, block_on, find_to_take, ls};
 use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
 use phoebus_files::key::Key;
@@ -11,6 +10,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Remove files
+///
+/// Nothing is asked. Directories are removed by their names alone: "." and "..", which a shell's ".*" may have become, and the root are
+/// refused before anything is removed.
 #[derive(clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
@@ -31,12 +33,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
         let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
         tally.hint(" (-r removes directories)", |error| matches!(error, Error::Kind { is: "a directory", .. }));
-        for place in find_all(&mut stores, &args.places).await? {
+        for place in find_to_take(&mut stores, &args.places, "rm", args.places.len()).await? {
             let keys = place.all().await;
             for key in tally.check(args.heeded(keys)).flatten().unwrap_or_default() {
-                if key.is_root() {
-                    return Err(Exit::usage("the root of a store is not removed"));
-                }
                 let removed = args.remove(&*place.store, &key, &mut tally).await;
                 tally.note(args.heeded(removed));
             }

@@ -3,17 +3,17 @@
 use super::{CODES, Tally, block_on, described, find_all, print, time_of};
 use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
-use phoebus_files::Error;
 use phoebus_files::key::Key;
 use phoebus_files::range::Extent;
-use phoebus_files::store::{Meta, Store};
+use phoebus_files::store::{Kind, Meta, Store};
 use phoebus_files::sum::{Algorithm, Sum};
+use phoebus_files::{Error, Sort};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Print what is known of files and directories
 ///
-/// Symbolic links are followed. Times are in UTC. A checksum is computed where the file is.
+/// Symbolic links are followed; one that leads to nothing is told of as a link. Times are in UTC. A checksum is computed where the file is.
 #[derive(clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
@@ -44,7 +44,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 }
 
 async fn look(store: &dyn Store, key: &Key, algorithm: Option<Algorithm>) -> Result<(Meta, Option<Sum>), Error> {
-    let meta = store.stat(key).await?;
+    let meta = match store.stat(key).await {
+        Err(error) if error.sort() == Sort::NotFound => match store.stat_link(key).await {
+            // As a listing shows it.
+            Ok(link) if link.kind == Kind::Link => {
+                return if algorithm.is_none() { Ok((link, None)) } else { Err(error) };
+            }
+            _ => return Err(error),
+        },
+        meta => meta?,
+    };
     let Some(algorithm) = algorithm else { return Ok((meta, None)) };
     let Some(size) = meta.size else {
         return Err(Error::Kind { name: shown(store, key), is: meta.kind.described(), expected: "a file" });

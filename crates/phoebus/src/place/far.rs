@@ -5,7 +5,7 @@
 use super::netrc::Netrc;
 use super::ssh::{Ssh, SshArgs};
 use super::stack::Stack;
-use super::url::Scheme;
+use super::url::{Scheme, Url};
 use super::way::Ways;
 use super::{Again, Far};
 use crate::exit::{self, Exit};
@@ -63,6 +63,26 @@ pub(crate) struct FarArgs {
     pub(super) gateways: Option<String>,
 }
 
+impl FarArgs {
+    /// Refuses what is said of SSH where none of `urls` goes by it: somebody means something else. `asking` tells those who mean by -i
+    /// that they be asked what there is instead.
+    ///
+    /// # Errors
+    /// So it is (exit code 2).
+    pub(crate) fn check_ssh<'a>(&self, urls: impl IntoIterator<Item = &'a Url>, asking: Option<&str>) -> Result<()> {
+        let is_ssh = |url: &Url| matches!(url, Url::Far(far) if far.scheme.is_ssh());
+        match self.ssh.given() {
+            Some(option) if !urls.into_iter().any(is_ssh) => {
+                let asking = asking.filter(|_| option == "-i").map(|asking| format!("; {asking}")).unwrap_or_default();
+                Err(Exit::usage(format!(
+                    "{option} is for HOST:PATH and sshftp://, as in scp, and no place here is one{asking}"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Whether the ends of data connections prove who they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum DataAuth {
@@ -112,7 +132,7 @@ pub(super) async fn connect(
     let whole = Far { path: Vec::new(), home: false, ..far.clone() }.to_string();
     let mut options = Options::new(whole.trim_end_matches('/'), far.server.clone());
     options.security = security(far, args)?;
-    let by_ssh = matches!(far.scheme, Scheme::Sshftp | Scheme::Ssh);
+    let by_ssh = far.scheme.is_ssh();
     (options.stack, options.inside) = match args.stack.as_deref().map(Stack::parse).transpose()? {
         Some(Stack::Net(stack)) => (Some(fitting(stack, &options.security)?), None),
         Some(Stack::Inside) if by_ssh => (None, Some(Inside::always())),
@@ -235,11 +255,11 @@ fn security(far: &Far, args: &FarArgs) -> Result<Security> {
     let grid = far.scheme == Scheme::Gsiftp;
     let explicit = far.scheme == Scheme::Ftpes || (far.scheme == Scheme::Ftp && args.explicit_tls);
     let tls = explicit || far.scheme == Scheme::Ftps;
-    let by_ssh = matches!(far.scheme, Scheme::Sshftp | Scheme::Ssh);
+    let by_ssh = far.scheme.is_ssh();
     if !grid && !by_ssh && (args.data_auth, args.data_protection) != Default::default() {
         return Err(Exit::usage(format!("{far}: --data-auth and --data-protection are for gsiftp://, and for SSH")));
     }
-    if !by_ssh && !args.ssh.is_empty() {
+    if !by_ssh && args.ssh.given().is_some() {
         return Err(Exit::usage(format!("{far}: -P, -i and -J are for HOST:PATH and sshftp://")));
     }
     if tls {
@@ -292,7 +312,7 @@ fn identity() -> Result<Identity> {
 fn login(far: &Far) -> Result<Login> {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let password = |text: String| Some(Password(text));
-    if matches!(far.scheme, Scheme::Sshftp | Scheme::Ssh) {
+    if far.scheme.is_ssh() {
         // The far side's server knows who he is, whatever it is told.
         let user = far.user.clone().or_else(|| Some("ssh".to_owned()));
         return Ok(Login { user, password: password("phoebus@".to_owned()) });

@@ -140,6 +140,11 @@ impl Stores {
         self.paths.clone()
     }
 
+    /// See [`FarArgs::check_ssh`].
+    pub(crate) fn check_ssh<'a>(&self, urls: impl IntoIterator<Item = &'a Url>, asking: Option<&str>) -> Result<()> {
+        self.args.check_ssh(urls, asking)
+    }
+
     /// The place that `url` names.
     ///
     /// # Errors

@@ -82,9 +82,10 @@ pub(crate) struct SshArgs {
 }
 
 impl SshArgs {
-    /// Whether nothing is said.
-    pub(super) fn is_empty(&self) -> bool {
-        self.port.is_none() && self.identity.is_empty() && self.jump.is_none()
+    /// An option that is given, if any is.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let options = [(!self.identity.is_empty(), "-i"), (self.port.is_some(), "-P"), (self.jump.is_some(), "-J")];
+        options.into_iter().find_map(|(given, option)| given.then_some(option))
     }
 }
 

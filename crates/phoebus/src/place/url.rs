@@ -93,6 +93,11 @@ impl Scheme {
         }
     }
 
+    /// Whether it goes by SSH.
+    pub(crate) fn is_ssh(self) -> bool {
+        matches!(self, Self::Sshftp | Self::Ssh)
+    }
+
     /// Where its servers listen.
     pub(crate) fn port(self) -> u16 {
         match self {
@@ -138,8 +143,38 @@ impl Url {
                     "two slashes after the scheme, as in ftp://HOST/PATH, or a user before a host of this name",
                 ))
             }
+            Some((_, path)) if path.starts_with(':') => Err(error(
+                text,
+                "HOST:PATH with one colon (no rsync daemon is spoken with), or ./ before a path of this machine",
+            )),
             Some((host, path)) => remote(text, host, path).map(Self::Far),
             None => local(),
+        }
+    }
+}
+
+impl Url {
+    /// Whether it ends in `.` or `..`, or is where a login leads: a directory that is not called by its name.
+    pub(crate) fn has_no_name(&self) -> bool {
+        let (path, home) = match self {
+            Self::Standard => return false,
+            Self::Local(path) => (path.as_os_str().as_bytes(), false),
+            Self::Far(far) => (&far.path[..], far.home),
+        };
+        match path.split(|&byte| byte == b'/').rfind(|part| !part.is_empty()) {
+            Some(last) => last == b"." || last == b"..",
+            None => home,
+        }
+    }
+}
+
+/// As it was written, without a password.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Standard => f.write_str("-"),
+            Self::Local(path) => path.display().fmt(f),
+            Self::Far(far) => far.fmt(f),
         }
     }
 }
@@ -335,6 +370,8 @@ mod tests {
             "GSIFTP:/h/x",
             "https:/h",
             "C:/x",
+            "host::module/x",
+            "me@[::1]::x",
             "c:\\x",
         ] {
             let error = Url::parse(OsStr::new(text)).unwrap_err().to_string();
