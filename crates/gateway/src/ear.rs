@@ -57,9 +57,9 @@ impl Ear {
         self.0.is_empty()
     }
 
-    /// Whether it listens on the connection of this stream.
-    pub(crate) fn is_at(&self, stream: &Stream) -> bool {
-        stream.pulse().is_some_and(|pulse| self.0.iter().any(|place| place.pulse.id() == pulse.id()))
+    /// Whether it listens on the connection of this pulse.
+    fn is_at(&self, pulse: &dyn Pulse) -> bool {
+        self.0.iter().any(|place| place.pulse.id() == pulse.id())
     }
 
     /// Whether something has come since this was last asked for; nothing if no connection is left.
@@ -120,6 +120,31 @@ impl Ear {
     pub(crate) fn abandon(&self, before: Instant) {
         for place in &self.0 {
             place.pulse.abandon(before, Code::Reset, "the neighbour's process has died");
+        }
+    }
+}
+
+/// The connections of a process that has died.
+#[derive(Debug)]
+pub(crate) struct Dead<'a> {
+    /// At those that have fallen silent.
+    pub(crate) ear: &'a Ear,
+    /// Those on which nothing can be heard are its if they are older than this.
+    pub(crate) before: Instant,
+    /// When another process had taken its place: what began after that is none of its, however silent.
+    pub(crate) replaced: Option<Instant>,
+}
+
+impl Dead<'_> {
+    /// Whether the connection of this stream is one of them, which is in use `since` that time.
+    pub(crate) fn has(&self, stream: &Stream, since: Instant) -> bool {
+        self.has_of(stream.pulse(), since)
+    }
+
+    fn has_of(&self, pulse: Option<Box<dyn Pulse>>, since: Instant) -> bool {
+        match pulse {
+            Some(pulse) => self.ear.is_at(&*pulse) && self.replaced.is_none_or(|replaced| since <= replaced),
+            None => since <= self.before,
         }
     }
 }
@@ -219,6 +244,20 @@ mod tests {
         let mut ids: Vec<_> = ear.0.iter().map(|place| place.pulse.id()).collect();
         ids.sort_unstable();
         assert_eq!(ids, [2, 4]);
+    }
+
+    #[test]
+    fn what_began_after_another_process_was_there_is_none_of_the_dead_ones() {
+        let (before, ear) = (Instant::now(), Ear::at([told(1, false)]));
+        let replaced = before + Duration::from_secs(1);
+        let [its, later] = [Duration::ZERO, Duration::from_millis(1)].map(|more| replaced + more);
+        let has = |replaced, pulse: Option<usize>, since| {
+            Dead { ear: &ear, before, replaced }.has_of(pulse.map(|id| told(id, false)), since)
+        };
+        assert!(has(None, Some(1), later), "nobody is there any more");
+        assert_eq!([its, later].map(|since| has(Some(replaced), Some(1), since)), [true, false]);
+        assert_eq!([before, its].map(|since| has(Some(replaced), None, since)), [true, false]);
+        assert!(!has(Some(replaced), Some(2), before), "something is heard there");
     }
 
     #[tokio::test]

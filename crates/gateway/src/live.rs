@@ -1,11 +1,10 @@
 //! Sessions that are open: what is known about each, how many bytes have passed, and how to end one.
 
-use crate::ear::is_believed;
+use crate::ear::{Dead, is_believed};
 use crate::pool::Pool;
 use crate::relay::{Failure, Side};
 use crate::reserve::{Held, Reservations, Segment, TooMuch};
 use crate::survey::Mark;
-use crate::suspicion::Dead;
 use crate::transports::shows_death;
 use phoebus_net::transport::{Pulse, Security};
 use phoebus_net::{Stats, Stream};

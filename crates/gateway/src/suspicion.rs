@@ -5,10 +5,10 @@
 //! for a sign of life, which over QUIC nobody else can give. A reset may come late, when another process has long had
 //! connections of its own: then only those count as the dead one's that do not answer.
 
-use crate::ear::{Ear, Heard, is_believed};
+use crate::ear::{Dead, Ear, Heard, is_believed};
 use crate::live::{Neighbour, Sessions};
 use crate::pool::{Lost, Pool, Shown};
-use phoebus_net::Stream;
+use phoebus_net::transport::Security;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,9 +40,11 @@ pub(crate) struct Suspects {
 /// A neighbour that is looked at.
 #[derive(Debug, Default)]
 struct Suspect {
+    /// What protected the beacon whose reset is looked into.
+    current: Security,
     /// Another reset since then, to be looked into next.
     next: Option<Suspicion>,
-    /// Told of that.
+    /// Told of that, if it says as much as what is looked into.
     renewed: Arc<Notify>,
 }
 
@@ -51,9 +53,12 @@ impl Suspect {
     fn renew(&mut self, suspicion: Suspicion) {
         let security = |suspicion: &Suspicion| suspicion.reset.beacon.security;
         if self.next.as_ref().is_none_or(|next| security(next) <= security(&suspicion)) {
+            let is_told = security(&suspicion) >= self.current;
             self.next = Some(suspicion);
+            if is_told {
+                self.renewed.notify_one();
+            }
         }
-        self.renewed.notify_one();
     }
 }
 
@@ -104,7 +109,8 @@ impl Suspects {
                 suspect.get_mut().renew(suspicion);
             }
             Entry::Vacant(place) => {
-                let renewed = place.insert(Suspect::default()).renewed.clone();
+                let current = suspicion.reset.beacon.security;
+                let renewed = place.insert(Suspect { current, ..Suspect::default() }).renewed.clone();
                 tokio::spawn(self.clone().look(suspicion, renewed));
             }
         }
@@ -119,8 +125,12 @@ impl Suspects {
             let mut all = self.lock();
             // Nobody is to be told any more of what is looked into next.
             std::pin::pin!(renewed.notified()).enable();
-            match all.get_mut(neighbour).and_then(|suspect| suspect.next.take()) {
-                Some(next) => suspicion = next,
+            let suspect = all.get_mut(neighbour);
+            match suspect.and_then(|suspect| Some((suspect.next.take()?, &mut suspect.current))) {
+                Some((next, current)) => {
+                    *current = next.reset.beacon.security;
+                    suspicion = next;
+                }
                 None => {
                     all.remove(neighbour);
                     return;
@@ -131,11 +141,18 @@ impl Suspects {
 
     async fn act(&self, suspicion: &mut Suspicion, verdict: &Verdict) {
         let Suspicion { reset, since, ear, matters, .. } = suspicion;
-        let (before, why) = match verdict {
-            Verdict::Silent => (*since, "nothing more is heard of it"),
+        // What is being opened looks for itself, at once.
+        let told = |before| reset.pool.iter().for_each(|pool| pool.may_have_died(Some(before), reset.beacon.security));
+        let (before, replaced, why) = match verdict {
+            Verdict::Silent => {
+                told(*since);
+                (*since, None, "nothing more is heard of it")
+            }
             Verdict::Replaced(shown) => {
+                let before = (*shown).min(*since);
+                told(before);
                 ear.keep_silent(reset.silence).await;
-                ((*shown).min(*since), "another process has taken its place")
+                (before, Some(*shown), "another process has taken its place")
             }
             Verdict::Lives => {
                 let said = "a beacon was reset, but nothing shows that the neighbour has died";
@@ -146,7 +163,7 @@ impl Suspects {
                 return;
             }
         };
-        let dead = Dead { ear, before };
+        let dead = Dead { ear, before, replaced };
         let sessions = self.sessions.died(&reset.neighbour, reset.beacon.security, &dead);
         ear.abandon(before);
         if let Some(pool) = &reset.pool {
@@ -160,22 +177,6 @@ impl Suspects {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Neighbour, Suspect>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The connections of a process that has died.
-#[derive(Debug)]
-pub(crate) struct Dead<'a> {
-    /// At those that have fallen silent.
-    ear: &'a Ear,
-    /// Those on which nothing can be heard are its if they are older than this.
-    before: Instant,
-}
-
-impl Dead<'_> {
-    /// Whether the connection of this stream is one of them, which is in use `since` that time.
-    pub(crate) fn has(&self, stream: &Stream, since: Instant) -> bool {
-        if stream.pulse().is_some() { self.ear.is_at(stream) } else { since <= self.before }
     }
 }
 
@@ -226,7 +227,6 @@ async fn shows(shown: &mut watch::Receiver<Shown>, reset: &Reset) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phoebus_net::transport::Security;
 
     fn reset(instance: u64, security: Security) -> Reset {
         Reset {
@@ -248,6 +248,20 @@ mod tests {
             reset.beacon.number = number;
             suspect.renew(Suspicion { reset, since: Instant::now(), ear: Ear::at([]), matters: false, shown: None });
             assert_eq!(suspect.next.as_ref().unwrap().reset.beacon.number, if number == 3 { 2 } else { number });
+        }
+    }
+
+    #[tokio::test]
+    async fn what_anyone_can_reset_ends_no_wait_for_what_says_more() {
+        let suspicion = |security| {
+            let reset = reset(7, security);
+            Suspicion { reset, since: Instant::now(), ear: Ear::at([]), matters: false, shown: None }
+        };
+        for (security, is_told) in [(Security::None, false), (Security::Encrypt, true)] {
+            let mut suspect = Suspect { current: Security::Encrypt, ..Suspect::default() };
+            suspect.renew(suspicion(security));
+            let told = std::pin::pin!(suspect.renewed.notified()).enable();
+            assert_eq!((told, suspect.next.is_some()), (is_told, true), "{security:?}");
         }
     }
 

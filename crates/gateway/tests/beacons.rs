@@ -4,6 +4,7 @@
 
 mod support;
 
+use phoebus_gateway::Status;
 use phoebus_proto::session::initiator::{Initiator, State};
 use phoebus_proto::session::message::Hello;
 use std::io::{ErrorKind, Read, Write};
@@ -413,6 +414,33 @@ fn a_reset_that_comes_late_ends_no_session_with_the_process_that_lives() {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         std::thread::sleep(LONG);
         exchange(newer, its_server, &pattern(300_000, 1), &pattern(200_000, 2));
+    };
+    std::thread::scope(|scope| {
+        for transport in ["quic", "udt"] {
+            scope.spawn(move || hop(transport));
+        }
+    });
+}
+
+#[test]
+fn an_opening_that_asks_a_process_which_has_died_is_made_anew_when_another_takes_its_place() {
+    let hop = |transport: &str| {
+        // Less than the silence after which UDT gives a connection up.
+        let mut pair = Watched::by(transport, 1, "handshake_timeout = \"5s\"\nconnect_timeout = \"5s\"\n");
+        pair.first.until(|status| status.pools[0].idle > 0, "a connection is ready");
+        pair.comes_back();
+        let ready = |status: &Status| (status.pools[0].idle, status.pools[0].dialled);
+        let (before, (listener, to)) = (ready(&pair.first.status()), support::destination());
+        let (asked, ask) = (pair.first.addr, support::Ask::to(to));
+        let opening = std::thread::spawn(move || ask.ask(asked).unwrap_or_else(|no| panic!("{no:?}")));
+        if transport == "udt" {
+            // It has taken a connection that was ready, or has had one made.
+            pair.first.until(|status| ready(status) != before, "a connection is taken");
+        }
+        pair.observer.reset_all();
+        let (client, _) = opening.join().unwrap();
+        let (server, _) = listener.accept().unwrap();
+        exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
     };
     std::thread::scope(|scope| {
         for transport in ["quic", "udt"] {

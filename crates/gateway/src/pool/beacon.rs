@@ -3,9 +3,8 @@
 //! again, and tells which process is there.
 
 use super::{Pool, Way, lock};
-use crate::ear::is_believed;
+use crate::ear::{Dead, is_believed};
 use crate::refusal::Refusal;
-use crate::suspicion::Dead;
 use crate::transports::shows_death;
 use phoebus_net::transport::{Pulse, Security};
 use phoebus_net::{CongestionControl, Error, Profile, Stream};
@@ -196,14 +195,18 @@ impl Pool {
 
     /// The peer's process `instance` has lit a beacon here, or has answered one of our own. Returns the number of that beacon.
     pub(crate) fn shows_itself(&self, instance: u64, by: Security, is_own: bool) -> u64 {
-        let mut number = 0;
+        let (mut number, mut is_another) = (0, false);
         self.shown.send_modify(|shown| {
+            is_another = ![0, instance].contains(&shown.instance) && instance != 0;
             let since = if shown.instance == instance { shown.since } else { Instant::now() };
             let mut counts = shown.counts;
             counts[usize::from(is_own)] += 1;
             number = counts[usize::from(is_own)];
             *shown = Shown { instance, by, since, counts };
         });
+        if is_another {
+            self.may_have_died(None, by);
+        }
         number
     }
 

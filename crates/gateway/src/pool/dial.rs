@@ -5,6 +5,7 @@ use super::way::Chosen;
 use super::{OUT_SIZE, Pool, Warm, Way, lock};
 use crate::handshake::{Asking, HandshakeError, answer};
 use crate::refusal::Refusal;
+use crate::transports::shows_death;
 use phoebus_net::host::Host;
 use phoebus_net::transport::Target;
 use phoebus_net::{Error, Profile, Stream, code_of, dial};
@@ -47,7 +48,15 @@ impl Pool {
     /// Connects for sessions, within `limit`.
     pub(super) async fn dial(&self, by: &Chosen, limit: Duration) -> Result<Stream, Refusal> {
         let way = self.way(by);
-        let stream = self.reach(way, &by.profile, limit).await.map_err(|error| self.unreached(&error))?;
+        let mut deaths = self.deaths();
+        let reach = || self.reach(way, &by.profile, limit);
+        let reached = tokio::select! {
+            biased;
+            // What was begun with the process that has died leads nowhere.
+            _ = deaths.changed(), if !shows_death(&way.transport) => reach().await,
+            reached = reach() => reached,
+        };
+        let stream = reached.map_err(|error| self.unreached(&error))?;
         let _ = way.has_streams.set(stream.has_true_ends());
         self.counts.dialled.fetch_add(1, Ordering::Relaxed);
         if let Some(note) = stream.note() {
@@ -83,9 +92,13 @@ impl Pool {
     /// A connection that is ready for sessions, reached within `limit`.
     pub(super) async fn greet(&self, by: &Arc<Chosen>, limit: Duration) -> Result<Warm, Refusal> {
         let hello = self.own.hello();
+        let deaths = self.deaths();
         let warm = match self.greet_on(self.dial(by, limit).await?, by, &hello).await {
-            // By a new connection, if it was a stream of one that gets no more.
-            Err(refusal) if refusal.code == Code::AuthRequired && self.has_streams() => {
+            // By a new connection, if it was a stream of one that gets no more, or one with a process that has died.
+            Err(refusal)
+                if (refusal.code == Code::AuthRequired && self.has_streams())
+                    || deaths.has_changed().unwrap_or(false) =>
+            {
                 self.greet_on(self.dial(by, limit).await?, by, &hello).await?
             }
             greeted => greeted?,
@@ -104,10 +117,20 @@ impl Pool {
         let asking = asking.map_err(|e| self.cannot_ask(&e))?;
         let mode = mode_on(&stream, 1);
         let mut warm = Warm::new(stream, asking, mode, by.clone());
-        if let Err(error) = answer(&warm.stream, &mut warm.asking, &mut false).await {
+        // A beacon goes by TCP, whatever it is beside of.
+        let is_hidden = !hello.beacon && !shows_death(self.transport_of(&warm));
+        let (stream, since) = (warm.stream.clone(), warm.since);
+        let mut heard = false;
+        let answered = tokio::select! {
+            biased;
+            answered = answer(&stream, &mut warm.asking, &mut heard) => answered,
+            () = self.is_left_behind(&stream, is_hidden, since) => Err(HandshakeError::Closed),
+        };
+        if let Err(error) = answered {
             warm.turned_away(&error);
             return Err(self.failed(&error));
         }
+        drop(stream);
         if let Some(hello) = warm.asking.hello()
             && hello.name != self.peer.name
             // An agent knows its gateway by the name that its user has for it.
@@ -169,5 +192,25 @@ impl Pool {
         if let Some(note) = warm.stream.note() {
             warn!(peer = self.peer.name, "{note}");
         }
+    }
+}
+
+/// No answer.
+pub(super) struct Unheard {
+    pub(super) refusal: Refusal,
+    /// There was no connection, or it was closed, failed or fell silent before a byte of one.
+    pub(super) dead: bool,
+    /// Another connection by the same way would not be heard either.
+    pub(super) silent: bool,
+}
+
+impl Unheard {
+    pub(super) fn dead(refusal: Refusal) -> Self {
+        Self { refusal, dead: true, silent: false }
+    }
+
+    /// An answer after all, though not the one that was wanted.
+    pub(super) fn heard(refusal: Refusal) -> Self {
+        Self { refusal, dead: false, silent: false }
     }
 }

@@ -4,6 +4,7 @@
 
 mod attach;
 mod beacon;
+mod death;
 mod dial;
 mod keep;
 mod knock;
@@ -21,6 +22,9 @@ use crate::handshake::{Asking, HandshakeError, answer};
 use crate::refusal::Refusal;
 use crate::request::{Manner, Request};
 use crate::survey::{SegmentStatus, Survey};
+use crate::transports::shows_death;
+use death::Death;
+use dial::Unheard;
 use knock::silence;
 use phoebus_net::transport::Security;
 use phoebus_proto::session::Code;
@@ -64,6 +68,8 @@ pub(crate) struct Pool {
     /// Somebody waits for the next attempt.
     beacon_wanted: Notify,
     shown: Arc<watch::Sender<Shown>>,
+    /// When a process of its name was last found to have died, or to be another.
+    deaths: Arc<watch::Sender<Option<Death>>>,
     /// What the peer has to prove to be.
     target: Arc<str>,
     own: Own,
@@ -166,6 +172,7 @@ impl Pool {
         let pool = Arc::new(Self {
             survey: before.map(|pool| pool.survey.clone()).unwrap_or_default(),
             shown: before.map_or_else(|| Arc::new(watch::Sender::new(shown())), |pool| pool.shown.clone()),
+            deaths: before.map(|pool| pool.deaths.clone()).unwrap_or_default(),
             target: peer.name.as_str().into(),
             chosen: watch::Sender::new(Arc::new(Chosen::configured(peer.profile.clone()))),
             peer,
@@ -258,10 +265,13 @@ impl Pool {
             }
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
         }
+        let deaths = self.deaths();
         let (mut warm, mut manner) = self.ask_anew(by, patience, request, streams).await?;
         let mut heard = self.hear(&mut warm, patience).await;
-        if matches!(heard, Err(Unheard { dead: true, .. })) && warm.is_one_of_many() {
-            // The connection that this was to be a stream of had died unnoticed, or gets no more streams.
+        let is_old = warm.is_one_of_many() || deaths.has_changed().unwrap_or(false);
+        if matches!(heard, Err(Unheard { dead: true, .. })) && is_old {
+            // The connection that this was to be a stream of had died unnoticed, or gets no more streams; or the process at its other
+            // end has died.
             self.counts.stale.fetch_add(1, Ordering::Relaxed);
             (warm, manner) = self.ask_anew(by, patience, request, streams).await?;
             heard = self.hear(&mut warm, patience).await;
@@ -274,7 +284,8 @@ impl Pool {
     /// as it takes the destination.
     async fn hear(&self, warm: &mut Warm, patience: Duration) -> Result<(), Unheard> {
         let mut heard = false;
-        let stream = warm.stream.clone();
+        let (stream, since) = (warm.stream.clone(), warm.since);
+        let is_hidden = !shows_death(self.transport_of(warm));
         // Of a connection over TCP the kernel says whether anybody is there.
         let gone = async {
             match stream.pulse() {
@@ -293,6 +304,7 @@ impl Pool {
                 Err(Unheard { silent: true, ..Unheard::dead(self.unanswered(patience)) })
             }
             refusal = gone => Err(Unheard::heard(refusal)),
+            () = self.is_left_behind(&stream, is_hidden, since) => Err(Unheard::dead(self.failed(&HandshakeError::Closed))),
         }
     }
 
@@ -406,26 +418,6 @@ impl Pool {
                 Err(refusal)
             }
         }
-    }
-}
-
-/// No answer.
-struct Unheard {
-    refusal: Refusal,
-    /// There was no connection, or it was closed, failed or fell silent before a byte of one.
-    dead: bool,
-    /// Another connection by the same way would not be heard either.
-    silent: bool,
-}
-
-impl Unheard {
-    fn dead(refusal: Refusal) -> Self {
-        Self { refusal, dead: true, silent: false }
-    }
-
-    /// An answer after all, though not the one that was wanted.
-    fn heard(refusal: Refusal) -> Self {
-        Self { refusal, dead: false, silent: false }
     }
 }
 
