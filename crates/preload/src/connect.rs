@@ -205,9 +205,9 @@ pub(crate) fn decide(fd: c_int, addr: &RawAddr) -> Course {
 /// Waits until the session to `addr` is open, as a blocking connect does; 0 or an error. The program gets a session, or a
 /// direct connection where the settings let it fall back, or an error: whatever other threads do to the descriptor
 /// meanwhile, nothing is connected to `addr` here.
-pub(crate) fn complete(fd: c_int, addr: &RawAddr, again: bool, awaited: Awaited) -> Errno {
+pub(crate) fn complete(fd: c_int, addr: &RawAddr, again: bool, mut awaited: Awaited) -> Errno {
     let error = |errno| if errno == 0 { GIVEN_UP } else { errno };
-    match settle(fd, awaited, socket::time_limit(fd, libc::SO_SNDTIMEO)) {
+    match settle(fd, &mut awaited, socket::time_limit(fd, libc::SO_SNDTIMEO)) {
         Settled::Interrupted => libc::EINTR,
         Settled::TimedOut => under_way(again),
         // Another thread may have taken the error, which leaves this one without.
@@ -223,7 +223,9 @@ pub(crate) fn complete(fd: c_int, addr: &RawAddr, again: bool, awaited: Awaited)
                 Some(Some(Course::Failed(errno))) if errno != libc::EISCONN => errno,
                 Some(Some(_)) => 0,
                 Some(None) => GIVEN_UP,
-                None if config::get().is_some_and(|config| config.settings.fallback) => fall_back(fd, addr),
+                None if config::get().is_some_and(|config| config.settings.fallback) => {
+                    fall_back(fd, awaited.cookie, addr)
+                }
                 None => GIVEN_UP,
             }
         }
@@ -235,10 +237,13 @@ fn attempt(fd: c_int, awaited: Awaited) -> Option<Guard> {
     table::find(fd).filter(|guard| guard.attempt() == awaited.attempt)
 }
 
-/// Waits for a connection that goes direct, which has begun.
-fn fall_back(fd: c_int, addr: &RawAddr) -> Errno {
+/// Waits for a connection that goes direct, which has begun on the socket with this cookie.
+fn fall_back(fd: c_int, cookie: Option<u64>, addr: &RawAddr) -> Errno {
     // A connection that has failed already is told apart from one that was given up by its error, which is read before the call
-    // below has errors of its own to say. What is no TCP socket has the descriptor's number by now, and keeps its error.
+    // below has errors of its own to say. Another socket that has the descriptor's number by now keeps its error.
+    if cookie.is_none() || sys::cookie(fd) != cookie {
+        return GIVEN_UP;
+    }
     let state = handshake::tcp_state(fd);
     let over = state.is_none_or(|state| state == handshake::TCP_CLOSE);
     let failure = if over && state.is_some() { sys::get(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0) } else { 0 };

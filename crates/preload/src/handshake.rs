@@ -48,7 +48,7 @@ pub(crate) enum Stage {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Awaited {
     pub(crate) attempt: u64,
-    cookie: Option<u64>,
+    pub(crate) cookie: Option<u64>,
 }
 
 /// How soon to look again, at the least: another thread or process may take the news that this one waits for.
@@ -174,7 +174,11 @@ fn look_once(fd: c_int, awaited: &mut Awaited) -> Option<Stage> {
             return Some(stage);
         }
         let cookie = sys::cookie(fd)?;
-        (awaited.cookie == Some(cookie) || socket::took_its_place(awaited.attempt, cookie)).then_some(Stage::Plain)
+        let is_it = awaited.cookie == Some(cookie) || socket::took_its_place(awaited.attempt, cookie);
+        is_it.then(|| {
+            awaited.cookie = Some(cookie);
+            Stage::Plain
+        })
     })
 }
 

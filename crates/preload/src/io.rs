@@ -24,7 +24,7 @@ fn hold(fd: c_int, flags: c_int, limit: c_int) -> Option<Errno> {
 
 #[cold]
 fn held(fd: c_int, flags: c_int, limit: c_int) -> Option<Errno> {
-    let awaited = match no_unwind(|| handshake::look_to_wait(fd)) {
+    let mut awaited = match no_unwind(|| handshake::look_to_wait(fd)) {
         (Stage::Plain, _) => return None,
         (Stage::Failed, _) => return failed(fd),
         (Stage::Waiting { .. }, awaited) => awaited,
@@ -32,7 +32,7 @@ fn held(fd: c_int, flags: c_int, limit: c_int) -> Option<Errno> {
     if flags & libc::MSG_DONTWAIT != 0 || socket::is_nonblocking(fd) {
         return Some(libc::EAGAIN);
     }
-    match settle(fd, awaited, socket::time_limit(fd, limit)) {
+    match settle(fd, &mut awaited, socket::time_limit(fd, limit)) {
         Settled::Plain => None,
         Settled::Gone => Some(libc::EBADF),
         Settled::Failed => failed(fd),

@@ -358,10 +358,25 @@ fn say(config: &Config, json: impl Fn(&mut Text) -> fmt::Result, words: impl Fn(
 /// One write, so that lines of several programs do not mix. A report that cannot be written is nothing a program could
 /// do anything about.
 fn append(file: &CStr, line: &[u8]) {
-    if let Ok(fd) = sys::open(file, libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT) {
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT;
+    let opened = match sys::open(file, flags | libc::O_NOFOLLOW) {
+        Err(libc::ELOOP) if is_own_link(file) => sys::open(file, flags),
+        opened => opened,
+    };
+    if let Ok(fd) = opened {
         let _ = sys::write(fd, line);
         sys::close(fd);
     }
+}
+
+/// Whether this user or root has made the link `file`. Somebody else's, in a directory where all may make names, would lead the
+/// lines into a file of this user's.
+fn is_own_link(file: &CStr) -> bool {
+    sys::open(file, libc::O_PATH | libc::O_NOFOLLOW).is_ok_and(|link| {
+        let about = sys::owner_and_mode(link);
+        sys::close(link);
+        about.is_ok_and(|(owner, _)| owner == 0 || owner == sys::geteuid())
+    })
 }
 
 fn write_hop(line: &mut Text, comma: &str, hop: &HopReport) -> fmt::Result {

@@ -87,10 +87,10 @@ pub(crate) enum Settled {
 
 /// Waits for the handshake of `fd`, as a blocking call of a program does. Blocking calls on sockets are restarted after
 /// signals whose handlers ask for it, unless they have a time limit (signal(7)).
-pub(crate) fn settle(fd: c_int, mut awaited: Awaited, limit: Option<Duration>) -> Settled {
+pub(crate) fn settle(fd: c_int, awaited: &mut Awaited, limit: Option<Duration>) -> Settled {
     let budget = Budget::new(limit);
     loop {
-        let (events, until) = match handshake::look_for(fd, &mut awaited) {
+        let (events, until) = match handshake::look_for(fd, awaited) {
             Some(Stage::Waiting { events, until }) => (events, until),
             Some(Stage::Failed) => return Settled::Failed,
             Some(Stage::Plain) => return Settled::Plain,

@@ -276,6 +276,21 @@ fn without_the_gateway_nothing_goes_direct_unless_allowed() {
     assert_eq!(says(command.env("PHOEBUS_FALLBACK", "1"), &[(FAR, REFUSED)]), ["Connection refused"]);
 }
 
+/// Needs root.
+#[test]
+fn reports_do_not_go_where_a_link_of_somebody_else_leads() {
+    let room = tempfile::tempdir().unwrap();
+    let [report, link] = ["report", "link"].map(|name| room.path().join(name));
+    std::os::unix::fs::symlink(&report, &link).unwrap();
+    for (owner, count) in [(65534, 0), (0, 1)] {
+        std::os::unix::fs::lchown(&link, Some(owner), None).unwrap();
+        let mut command = preloaded(client(), NOBODY);
+        command.env("PHOEBUS_ONLY", "127.0.0.0/8").env("PHOEBUS_REPORT", &link);
+        assert_eq!(run(command.args(["127.0.0.1", "9"])).out, "Connection refused\n");
+        assert_eq!(if count == 0 { usize::from(report.exists()) } else { reports(&report).len() }, count);
+    }
+}
+
 #[test]
 fn reports_say_what_a_session_got() {
     let peer = Peer::start("127.0.0.1");
