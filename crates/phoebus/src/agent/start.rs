@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use phoebus_client::Agents;
 use phoebus_proto::agent::By;
 use phoebus_proto::settings::Settings;
+use phoebus_proto::units::Span;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How long a new agent may take until it has connected to its gateway: longer than its own patience with that.
 const START_TIME: Duration = Duration::from_secs(40);
+/// After this the user is told what is waited for.
+const SILENT_TIME: Duration = Duration::from_secs(3);
 /// Programs find the descriptor that holds their agent above this number, out of the way of those that they choose.
 const HIGH: i32 = 100;
 
@@ -90,7 +93,12 @@ fn start(agents: &Agents, variables: &[Variable]) -> Result<()> {
     let mut child = command.spawn().context("cannot start an agent")?;
     let out = child.stdout.take();
     child.wait().context("cannot start an agent")?;
-    if let Some(note) = out.and_then(readiness) {
+    let tell = || {
+        let by = agents.demanded().map_or_else(|| "quic, udt or tls".to_owned(), |hop| hop.to_string());
+        let limit = Span(super::START_TIME);
+        eprintln!("phoebus: the gateway has not answered the agent by {by} yet; the agent tries for {limit} at most");
+    };
+    if let Some(note) = out.and_then(|out| readiness(out, SILENT_TIME, tell)) {
         if !note.is_empty() {
             eprintln!("phoebus: {note}");
         }
@@ -99,15 +107,25 @@ fn start(agents: &Agents, variables: &[Variable]) -> Result<()> {
     anyhow::bail!("{}", last_words(&path))
 }
 
-/// What the agent says once it can be used; none if it ends before, or patience does.
-fn readiness(mut out: ChildStdout) -> Option<String> {
-    let deadline = Instant::now() + START_TIME;
+/// What the agent says once it can be used; none if it ends before, or patience does. If it says nothing for as long as `silent`, calls
+/// `tell`, once.
+fn readiness(mut out: ChildStdout, silent: Duration, tell: impl FnOnce()) -> Option<String> {
+    let begun = Instant::now();
+    let deadline = begun + START_TIME;
+    let mut tell = Some(tell);
     let mut said = Vec::new();
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let next = if tell.is_some() { begun + silent } else { deadline };
+        let left = next.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&out.as_fd(), PollFlags::IN)], Some(&left)) {
-            Ok(0) => return None,
+            Ok(0) => match tell.take() {
+                Some(tell) => {
+                    tell();
+                    continue;
+                }
+                None => return None,
+            },
             Err(rustix::io::Errno::INTR) => continue,
             _ => {}
         }
@@ -139,4 +157,24 @@ fn last_words(log: &Path) -> String {
         },
         str::to_owned,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn who_waits_for_an_agent_is_told_so_while_it_is_silent() {
+        // It says nothing until the waiting is spoken of.
+        let mut agent = Command::new("sh");
+        agent.args(["-c", "read told && echo \"ready $told\""]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut agent = agent.spawn().unwrap();
+        let (mut own, out) = (agent.stdin.take().unwrap(), agent.stdout.take().unwrap());
+        let note = readiness(out, Duration::from_millis(10), || writeln!(own, "once").unwrap());
+        assert_eq!(note.as_deref(), Some("once"));
+        assert!(agent.wait().unwrap().success());
+    }
 }
