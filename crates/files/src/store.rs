@@ -420,6 +420,8 @@ pub struct Spec {
     pub sum: Option<Combining>,
     /// What it shall have beside its bytes.
     pub attributes: Attributes,
+    /// The permissions of the source, where it shall not have the same: what is new has none that this lacks.
+    pub at_most: Option<u32>,
     /// Whether it may take the place of what has its name.
     pub replace: bool,
     /// Whether zeros are left out where the store can: no space is taken beforehand then.
@@ -448,6 +450,26 @@ pub struct Meta {
     pub mode: Option<u32>,
     /// Whether it is known to have holes: to take less space than it has bytes.
     pub sparse: bool,
+    /// Which file it is, whatever its name, where that is known: on disks of this machine.
+    pub identity: Option<FileId>,
+}
+
+/// Which file of a machine it is, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileId {
+    /// The device that it is on.
+    pub device: u64,
+    /// Its number there. Another file may have it once this one is gone.
+    pub number: u64,
+    /// When anything of it was changed last, its names among it, which nobody can set.
+    pub changed: Time,
+}
+
+impl FileId {
+    /// Whether both are one file.
+    pub fn is(&self, other: &Self) -> bool {
+        (self.device, self.number) == (other.device, other.number)
+    }
 }
 
 /// What there is under a name.

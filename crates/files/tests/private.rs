@@ -1,12 +1,15 @@
-//! Directories that are private at the source, at a far destination.
+//! Files and directories that are private at the source.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 
 use common::{Far, key, local};
+use phoebus_files::How;
 use phoebus_files::job::{Job, Retry};
 use phoebus_files::key::Key;
+use phoebus_files::plan::Existing;
+use phoebus_files::store::Store;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -66,4 +69,46 @@ async fn nothing_is_put_in_one_that_cannot_be_made_private() {
     assert_eq!(mode(&to.path().join("own")), 0o700);
     assert!(job(from.path(), &far).run(ALL).await.is_complete());
     assert!(to.path().join("own/sub/deep/c").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn they_are_private_before_files_come_to_them_although_they_were_there() {
+    let (from, to) = (tree(), tempdir().unwrap());
+    let own = to.path().join("own");
+    fs::create_dir(&own).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o777)).unwrap();
+    let far = Far::new(to.path());
+    assert!(job(from.path(), &far).run(ALL).await.is_complete());
+    let made = far.faults.made.lock().unwrap().clone();
+    let above = made.iter().find(|(dir, _)| *dir == key("own/sub")).unwrap().1.unwrap();
+    assert_eq!((above & 0o777, mode(&own)), (0o700, 0o700));
+    // Without the modes of the source it stays what it is.
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o777)).unwrap();
+    let job = job(from.path(), &far);
+    let job = Job { how: How { modes: false, ..job.how.clone() }, ..job };
+    assert!(job.run(ALL).await.is_complete());
+    assert_eq!(mode(&own), 0o777);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_new_has_permissions_that_its_source_lacks() {
+    let from = tree();
+    for (path, mode) in [("own/a", 0o600), ("own/sub", 0o750), ("own/sub/b", 0o755), ("z", 0o440)] {
+        fs::set_permissions(from.path().join(path), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let to = [tempdir().unwrap(), tempdir().unwrap()];
+    fs::write(to[0].path().join("z"), "").unwrap();
+    fs::set_permissions(to[0].path().join("z"), fs::Permissions::from_mode(0o666)).unwrap();
+    let far: Arc<dyn Store> = Arc::new(Far::new(to[1].path()));
+    for (dest, to) in [(Arc::new(local(to[0].path())) as Arc<dyn Store>, &to[0]), (far, &to[1])] {
+        let job = Job { existing: Existing::Replace, ..Job::new(Arc::new(local(from.path())), dest) };
+        let job = Job { how: How { modes: false, ..job.how.clone() }, ..job };
+        assert!(job.run(ALL).await.is_complete());
+        for path in ["own", "own/a", "own/sub", "own/sub/b", "own/sub/deep", "own/sub/deep/c"] {
+            let (was, is) = (mode(&from.path().join(path)), mode(&to.path().join(path)));
+            assert!(is & !was == 0 && is & 0o700 == was & 0o700, "{path}: {was:o} {is:o}");
+        }
+    }
+    // What was there keeps its own.
+    assert_eq!((mode(&to[0].path().join("z")), mode(&to[1].path().join("z"))), (0o666, 0o440));
 }

@@ -12,6 +12,8 @@ mod gone;
 mod lost;
 #[path = "client/odd.rs"]
 mod odd;
+#[path = "client/shared.rs"]
+mod shared;
 
 use fake::tools::{Does, Here, SOON, bytes, get, get_with, key, on, options, put, put_with, remote, says, within};
 use fake::{Client, Fake};

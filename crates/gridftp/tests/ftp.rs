@@ -148,6 +148,7 @@ c.close(); assert f.voidresp().startswith('226'); f.delete(more[10:]); assert 'm
 names = [n for n in f.nlst() if n.startswith('stou-')]; assert len(names) == 2 and told[10:] in names, names
 for name in names: f.delete(name)
 f.sendcmd('REST 3'); f.makepasv(); refused(f, 'STOU', '504')
+refused(f, 'RMD ../d"q', '550')
 f.rename('text', 'y'); f.delete('y'); f.delete('x'); f.cwd('..'); f.rmd('d"q')
 for line, code in [('SIZE gone', '550'), ('RETR ../x', '553'), ('CWD data', '550'), ('MKD data', '550'), ('DELE gone', '550'),
                    ('RNTO x', '503'), ('MODE B', '504'), ('TYPE E', '504'), ('ALLO x', '501'), ('NOPE', '500')]:
@@ -475,4 +476,25 @@ fn drafts_that_nobody_goes_on_with_are_removed() {
     let left = |serve: &Serve| fs::read_dir(serve.path("sub")).unwrap().count();
     assert_eq!((left(&serve), left(&reading)), (3, 5));
     ok(&python(&serve, &format!("{put}assert f.sendcmd('ALLO 5').startswith('200')")));
+}
+
+#[test]
+fn a_draft_is_not_published_from_where_others_may_write() {
+    use std::os::unix::fs::PermissionsExt;
+    let serve = Serve::writable();
+    let part = ".x.0123456789abcdef.phoebus-part";
+    for (dir, mode) in [("open", 0o777), ("own", 0o700)] {
+        fs::create_dir(serve.path(dir)).unwrap();
+        fs::set_permissions(serve.path(dir), fs::Permissions::from_mode(mode)).unwrap();
+        fs::write(serve.path(dir).join(part), dir).unwrap();
+    }
+    let script = format!(
+        "f = login(); f.sendcmd('RNFR open/{part}'); refused(f, 'RNTO x', '550')\n\
+         f.rename('open/{part}', 'open/x'); f.rename('own/{part}', 'x')\n"
+    );
+    ok(&python(&serve, &script));
+    assert_eq!(
+        (fs::read(serve.path("x")).unwrap(), fs::read(serve.path("open/x")).unwrap()),
+        (b"own".into(), b"open".into())
+    );
 }

@@ -30,6 +30,7 @@ async fn begin(remote: &Remote, key: &Key, modified: i64) -> Arc<dyn Draft> {
         source: Some(("file:///source".to_owned(), Some(Time { seconds: modified, nanos: 0 }))),
         sum: None,
         attributes: Attributes::default(),
+        at_most: None,
         replace: true,
         sparse: false,
     };

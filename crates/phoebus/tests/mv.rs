@@ -106,3 +106,16 @@ fn who_interrupts_it_is_told_how_it_goes_on() {
     assert_eq!(here.moves(&["-T", "tree", &new]), (Some(0), String::new()));
     assert!(!here.path("tree").exists() && serve.path("new/long").exists() && serve.path("new/a/f").exists());
 }
+
+#[test]
+fn of_two_links_to_one_file_the_first_goes() {
+    let here = Here::new();
+    fs::hard_link(here.path("tree/g"), here.path("other")).unwrap();
+    // One name by two paths is no such pair.
+    std::os::unix::fs::symlink("tree", here.path("way")).unwrap();
+    assert_eq!(here.moves(&["way/g", "tree/g"]), (Some(0), String::new()));
+    assert!(here.path("tree/g").exists() && here.path("other").exists());
+    assert_eq!(here.moves(&["tree/g", "other"]), (Some(0), String::new()));
+    assert!(!here.path("tree/g").exists() && here.path("other").exists());
+    assert_eq!(fs::read_dir(here.path("tree")).unwrap().count(), 1);
+}

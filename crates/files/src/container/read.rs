@@ -55,7 +55,8 @@ impl Container {
             limit: u64::MAX,
         })?;
         let modified = parts.iter().map(|part| part.object.meta().modified).max().flatten();
-        let meta = Meta { kind: Kind::File, size: Some(layout.size()), modified, mode: None, sparse: false };
+        let meta =
+            Meta { kind: Kind::File, size: Some(layout.size()), modified, mode: None, sparse: false, identity: None };
         Ok(Self { name, parts: parts.into(), layout, meta })
     }
 

@@ -360,6 +360,7 @@ pub(super) fn stat_of(stat: &rustix::fs::Stat) -> Stat {
         kind: kind_of(rustix::fs::FileType::from_raw_mode(stat.st_mode)),
         size,
         modified: Time { seconds: stat.st_mtime, nanos: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) },
+        changed: Time { seconds: stat.st_ctime, nanos: u32::try_from(stat.st_ctime_nsec).unwrap_or(0) },
         mode: stat.st_mode & 0o7777,
         sparse: size >= HOLE && stored <= size - HOLE,
         id: stat.st_ino,

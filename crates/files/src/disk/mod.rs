@@ -125,6 +125,8 @@ pub(crate) struct Stat {
     pub(crate) kind: Kind,
     pub(crate) size: u64,
     pub(crate) modified: Time,
+    /// When anything of it was changed last.
+    pub(crate) changed: Time,
     pub(crate) mode: u32,
     /// Whether it takes less space than it has bytes.
     pub(crate) sparse: bool,

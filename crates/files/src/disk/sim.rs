@@ -416,7 +416,18 @@ impl DiskFile for SimFile {
         let modified = inode.attributes.modified.unwrap_or(Time { seconds: 0, nanos: 0 });
         let mode = inode.attributes.mode.unwrap_or(0);
         let size = inode.bytes.len() as u64;
-        Ok(Stat { kind: Kind::File, size, modified, mode, sparse: false, id: self.id, device: 1, owner: 0, group: 0 })
+        Ok(Stat {
+            kind: Kind::File,
+            size,
+            modified,
+            changed: modified,
+            mode,
+            sparse: false,
+            id: self.id,
+            device: 1,
+            owner: 0,
+            group: 0,
+        })
     }
 
     fn lock(&self) -> io::Result<bool> {

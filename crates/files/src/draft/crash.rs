@@ -25,6 +25,7 @@ fn spec(version: i64) -> Spec {
         sum: Some(Combining::Crc32c),
         attributes: Attributes { mode: Some(0o640), modified: Some(Time { seconds: version, nanos: 1 }) },
         replace: true,
+        at_most: None,
         sparse: version % 2 == 1,
     }
 }

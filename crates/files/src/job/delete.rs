@@ -303,7 +303,7 @@ mod tests {
     fn one_directory_is_not_taken_for_all() {
         let plain = |kind, seconds: Option<i64>| {
             let modified = seconds.map(|seconds| Time { seconds, nanos: 0 });
-            Meta { kind, size: None, modified, mode: None, sparse: false }
+            Meta { kind, size: None, modified, mode: None, sparse: false, identity: None }
         };
         let (dir, old, known) = (plain(Kind::Dir, None), plain(Kind::File, None), plain(Kind::File, Some(7)));
         let has = |name: &str, found: Option<Meta>, other: &str, listed: Meta| {

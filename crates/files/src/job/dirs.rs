@@ -5,6 +5,7 @@ use super::one::{is_refused, shown};
 use super::{Event, Job, Run};
 use crate::error::{Error, Sort};
 use crate::key::Key;
+use crate::local::unmasked;
 use crate::spawned::Spawned;
 use crate::store::{Attributes, Kind, Meta};
 use tokio::sync::watch;
@@ -131,10 +132,11 @@ impl Run<'_> {
         self.closed.get(&dir).map(|sort| is_open(self.job, &dir, *sort))
     }
 
-    /// The mode that a directory gets as soon as it is made, if it is a private one. Its whole mode comes at the end: it may be one that
+    /// The mode that a directory gets before anything is in it, if it is a private one. Its whole mode comes at the end: it may be one that
     /// cannot be written to.
     fn private_mode(&self, meta: &Meta) -> Option<u32> {
-        meta.mode.filter(|mode| self.job.how.modes && mode & 0o055 != 0o055).map(|mode| mode | 0o700)
+        let private = meta.mode.filter(|mode| mode & 0o055 != 0o055);
+        private.map(|mode| 0o700 | if self.job.how.modes { mode } else { unmasked(mode) })
     }
 
     /// Makes the directory `key`, unless it is there, or waits for it. Gives why it could not be made private, if it was to be.
@@ -161,16 +163,16 @@ fn is_open(job: &Job, dir: &Key, sort: Sort) -> Error {
     Error::Store { name: shown(&*job.dest, dir), reason, sort }
 }
 
-/// Makes the directory `key`, with this mode if it was not there.
+/// Makes the directory `key`, with this mode. One that was there keeps its own, unless modes are preserved.
 async fn make(job: &Job, key: &Key, private: Option<u32>) -> Result<Made, Error> {
     let is_new = make_once(job, key).await?;
-    let Some(mode) = private.filter(|_| is_new && job.dest.sets_modes()) else {
+    let Some(mode) = private.filter(|_| (is_new || job.how.modes) && job.dest.sets_modes()) else {
         return Ok(Made { is_new, open: None });
     };
     let mode = Attributes { mode: Some(mode), modified: None };
     let open = match job.persist(key, || job.dest.set(key, mode)).await {
-        // Where nobody sets modes, none is set at the end either, which is told.
-        Err(error) if !is_refused(&error) => Some(error),
+        // Of one that was there it is said at the end. Where nobody sets modes, none is set at the end either, which is told.
+        Err(error) if is_new && !is_refused(&error) => Some(error),
         _ => None,
     };
     Ok(Made { is_new, open })

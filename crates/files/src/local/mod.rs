@@ -12,11 +12,13 @@ mod turns;
 mod user_file;
 
 use crate::disk::{Disk, DiskFile, Entries, Links, Linux, LinuxFile, Stat};
-use crate::draft::{JOURNAL_FROM, Start, Work, draft_beside, draft_home, hash, is_ours, link_part};
+use crate::draft::{JOURNAL_FROM, Start, Work, draft_beside, draft_home, hash, is_draft, is_ours, link_part};
 use crate::error::{Error, Sort};
 use crate::key::Key;
 use crate::range::Extent;
-use crate::store::{Attributes, Begun, Boxed, Draft, Entry, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time};
+use crate::store::{
+    Attributes, Begun, Boxed, Draft, Entry, Fallible, FileId, Kind, Listing, Meta, Object, Spec, Store, Time,
+};
 use crate::sum::{Algorithm, Hasher, Sum};
 use draft::{Edit, LocalDraft};
 pub use identity::Identity;
@@ -396,7 +398,7 @@ impl Store for Local {
                 return Ok(Begun::Draft(self.edit(key).await?));
             }
             let key = if itself == Some(Kind::Link) { self.resolve(key).await? } else { key.clone() };
-            let mode = 0o666 & !self.0.mask;
+            let mode = spec.at_most.map_or(0o666, |mode| mode & 0o777) & !self.0.mask;
             let start = self.run(move |store| {
                 let named = (store.label(&key), mode);
                 let home = store.draft_home(&key)?;
@@ -488,8 +490,15 @@ impl Store for Local {
     fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
         Box::pin(async move {
             let new = to.clone();
-            let renamed = self.call(from, "rename", move |disk, from| disk.rename(from, &new, replace)).await;
-            renamed.map_err(|error| match error {
+            let renamed = self.call(from, "rename", move |disk, from| {
+                // Who can give names beside the draft of a client could have his own file published in its place.
+                if is_draft(from.name()) && from.parent() != new.parent() && disk.is_shared(&from.parent())? {
+                    let why = "it is a draft in a directory that others may write to";
+                    return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
+                }
+                disk.rename(from, &new, replace)
+            });
+            renamed.await.map_err(|error| match error {
                 // For this the system has no words of its own.
                 Error::Io { source, .. } if replace && source.kind() == std::io::ErrorKind::InvalidInput => {
                     Error::IntoItself { name: self.label(from), to: self.label(to) }
@@ -612,7 +621,13 @@ fn meta_of(stat: &Stat) -> Meta {
         modified: Some(stat.modified),
         mode: Some(stat.mode),
         sparse: stat.kind == Kind::File && stat.sparse,
+        identity: Some(FileId { device: stat.device, number: stat.id, changed: stat.changed }),
     }
+}
+
+/// What of the permissions `mode` new things get by the process's umask.
+pub fn unmasked(mode: u32) -> u32 {
+    mode & 0o777 & !umask()
 }
 
 /// The process's umask, which can only be read without changing it from `/proc`; the usual one where that is not mounted.

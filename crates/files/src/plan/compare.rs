@@ -126,6 +126,7 @@ mod tests {
             modified: Some(Time { seconds, nanos: 0 }),
             mode: None,
             sparse: false,
+            identity: None,
         };
         let (source, old, new, long) = (file(5, 10), file(5, 9), file(5, 11), file(6, 11));
         let undated = Meta { modified: None, ..source };

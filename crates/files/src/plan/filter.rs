@@ -183,6 +183,7 @@ mod tests {
             modified: seconds.and_then(at),
             mode: None,
             sparse: false,
+            identity: None,
         };
         for (size, seconds, taken) in [
             (Some(10), Some(100), true),

@@ -119,6 +119,7 @@ pub async fn transfer(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key
             mode: meta.mode.filter(|_| how.modes && is_file),
             modified: meta.modified.filter(|_| how.times && is_file),
         },
+        at_most: meta.mode.filter(|_| !how.modes && is_file),
         replace: how.replace,
         sparse: meta.sparse,
     };

@@ -15,6 +15,7 @@ use super::store::{Sending, Upload};
 use super::third;
 use phoebus_files::block::Block;
 use phoebus_files::key::Key;
+use phoebus_files::local::unmasked;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::{Attributes, Boxed, Draft, Fallible, Flow, Kind, Meta, Object, Spec, Store};
 use phoebus_files::sum::{Algorithm, Sum};
@@ -55,6 +56,8 @@ pub(super) struct RemoteDraft {
     device: bool,
     /// Whether the server was asked for a checksum of all of it, without which nobody compares anything but sizes.
     summed: AtomicBool,
+    /// What the server told.
+    told: Mutex<Option<Sum>>,
     /// What has its name, if that was looked at.
     before: Option<Option<Meta>>,
     /// Whether it is not known if the server gave it its name: then its bytes may be under that alone.
@@ -136,6 +139,7 @@ impl RemoteDraft {
             state,
             device,
             summed,
+            told: Mutex::default(),
             before,
             unsure,
         })
@@ -212,6 +216,22 @@ impl RemoteDraft {
             State::Failed(reason, sort) => Err(self.again(reason, *sort)),
             State::Idle | State::Sent => Ok(()),
         }
+    }
+
+    /// Makes sure that what has its name now is what was compared, where others may have given it another while it had none.
+    async fn is_what_came(&self, size: u64) -> Result<(), Error> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(expected) = told else {
+            return match self.remote.look(&self.key).await?.size {
+                Some(there) if there != size => {
+                    let reason = format!("the server has {there} bytes of it now, and {size} were sent");
+                    Err(Error::Store { name: self.name(), reason, sort: Sort::Verification })
+                }
+                _ => Ok(()),
+            };
+        };
+        let found = self.remote.checksum(&self.key, &self.name(), expected.algorithm(), None, size).await?;
+        if found == expected { Ok(()) } else { Err(Error::Mismatch { name: self.name(), expected, found }) }
     }
 
     fn complete(&self, size: u64) -> Result<(), Error> {
@@ -335,7 +355,9 @@ impl Draft for RemoteDraft {
             self.finish().await?;
             self.summed.store(true, Ordering::Relaxed);
             let size = self.given.ranges().total();
-            self.remote.checksum(&self.part, &self.name(), algorithm, None, size).await
+            let sum = self.remote.checksum(&self.part, &self.name(), algorithm, None, size).await?;
+            *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(sum.clone());
+            Ok(sum)
         })
     }
 
@@ -346,7 +368,11 @@ impl Draft for RemoteDraft {
             let bytes = size;
             // A checksum says more than a size, and a device has none.
             let size = Some(size).filter(|_| !self.device && !self.summed.load(Ordering::Relaxed));
-            self.remote.finish(&self.part, &self.key, self.spec.attributes, size).await?;
+            let mut attributes = self.spec.attributes;
+            // What others cannot read at its source they do not read there.
+            let private = self.spec.at_most.filter(|mode| mode & 0o044 != 0o044 && self.part != self.key);
+            attributes.mode = attributes.mode.or(private.map(unmasked));
+            self.remote.finish(&self.part, &self.key, attributes, size).await?;
             if let Some(marks) = &self.marks {
                 marks.remove();
             }
@@ -366,7 +392,8 @@ impl Draft for RemoteDraft {
             if let Some(begun) = self.begun.as_ref().filter(|_| named.is_ok()) {
                 begun.end(&self.part);
             }
-            named
+            named?;
+            if self.remote.may_be_anybodys(&self.part.parent()) { self.is_what_came(bytes).await } else { Ok(()) }
         })
     }
 

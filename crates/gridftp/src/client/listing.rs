@@ -365,5 +365,6 @@ pub(super) fn meta_of(facts: &Facts) -> Meta {
         modified: facts.modify.map(|stamp| Time { seconds: stamp.seconds, nanos: stamp.nanos }),
         mode: facts.mode,
         sparse: false,
+        identity: None,
     }
 }

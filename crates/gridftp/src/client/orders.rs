@@ -174,7 +174,7 @@ impl Remote {
 
     /// The same, which tells what a server says from what it leaves open.
     pub(super) async fn look_at(&self, key: &Key) -> Result<Meta, Unseen> {
-        let dir = Meta { kind: Kind::Dir, size: None, modified: None, mode: None, sparse: false };
+        let dir = Meta { kind: Kind::Dir, size: None, modified: None, mode: None, sparse: false, identity: None };
         if key.is_root() {
             return Ok(dir);
         }

@@ -57,7 +57,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Entry>, ()> {
         return Err(());
     }
     let size = str::from_utf8(size).ok().and_then(|size| size.parse().ok()).filter(|_| kind == Kind::File);
-    let meta = Meta { kind, size, modified: None, mode: bits(mode), sparse: false };
+    let meta = Meta { kind, size, modified: None, mode: bits(mode), sparse: false, identity: None };
     Ok(Some(Entry { name: name.to_vec(), meta }))
 }
 
@@ -104,7 +104,7 @@ mod tests {
             ("-rwsr-x--T+ 1 u 7 feb 29 2024  leading", " leading", Kind::File, Some(7), 0o750),
             ("-rw-r--r-- 1 Jan staff 99 May 5 12:00 x\r", "x", Kind::File, Some(99), 0o644),
         ] {
-            let meta = Meta { kind, size, modified: None, mode: Some(mode), sparse: false };
+            let meta = Meta { kind, size, modified: None, mode: Some(mode), sparse: false, identity: None };
             let entry = Entry { name: name.into(), meta };
             assert_eq!(parse(line.as_bytes()), Ok(Some(entry)), "{line}");
         }

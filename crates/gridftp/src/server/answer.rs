@@ -62,12 +62,18 @@ impl Failure {
 
 fn code_of(error: &Error) -> u16 {
     match error.sort() {
+        _ if is_not_empty(error) => 550,
         Sort::NotFound | Sort::Exists | Sort::Denied | Sort::Request => 550,
         Sort::NoSpace => 452,
         Sort::Passing if matches!(error, Error::Busy { .. }) => 450,
         Sort::Passing if matches!(error, Error::Stalled { .. }) => 426,
         Sort::Passing | Sort::Verification | Sort::Changed | Sort::Other => 451,
     }
+}
+
+/// Whether a directory stays since something is in it: that does not pass by itself.
+fn is_not_empty(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::DirectoryNotEmpty)
 }
 
 fn code_of_data(error: &data::Error) -> u16 {

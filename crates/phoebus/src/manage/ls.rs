@@ -176,7 +176,7 @@ mod tests {
 
     impl Listing for Endless {
         fn more(&mut self) -> Fallible<'_, Vec<Entry>> {
-            let meta = Meta { kind: Kind::File, size: None, modified: None, mode: None, sparse: false };
+            let meta = Meta { kind: Kind::File, size: None, modified: None, mode: None, sparse: false, identity: None };
             let page = (0..3).map(|_| {
                 self.0 -= 1;
                 Entry { name: self.0.to_string().into_bytes(), meta }

@@ -2,21 +2,24 @@
 //! is removed only once the copy is published under its name, verified and durable, and only if nothing has changed the source since.
 
 mod aside;
+mod leave;
 
 use super::{Tally, ls};
 use crate::place::shown;
+use leave::Leaving;
 use phoebus_files::job::{Event, Job, Watcher};
 use phoebus_files::key::Key;
 use phoebus_files::plan::{Existing, Filter, Reason};
 use phoebus_files::range::Extent;
-use phoebus_files::store::{Kind, Meta, Store};
+use phoebus_files::store::{Kind, Meta, Store, Time};
 use phoebus_files::sum::{Algorithm, Hasher, Sum};
-use phoebus_files::{Check, Error, How, Side, Sort, Verify, drain, is_engines, moved_name};
+use phoebus_files::{Check, Error, How, Side, Sort, Verify, drain, is_engines};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::SystemTime;
 use tokio::io::AsyncWrite;
 
 /// Moves `from` in `source` to `to` in `dest`, replacing what is there if `replace`.
@@ -35,7 +38,7 @@ pub(super) async fn move_by_copy(
         tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Request }));
         return;
     }
-    let noted = Arc::new(Noted::default());
+    let (noted, began) = (Arc::new(Noted::default()), Time::from(SystemTime::now()));
     // The source will not be there to compare with: where servers compute no checksums, both are read again.
     let sums = Check::choose(Verify::Flight(None), &(&**source).into(), &Side::from(&**dest)).is_ok();
     let verify = if sums { Verify::Flight(None) } else { Verify::Possible };
@@ -74,10 +77,10 @@ pub(super) async fn move_by_copy(
         tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Other }));
         return;
     }
-    let mut apart = Apart::new();
+    let mut leaving = Leaving { source: &**source, dest: &**dest, summed: sums, began, apart: HashSet::new() };
     let stays = |to: &Key| failed.contains(to) || gone.contains(to) || unlisted.contains_key(&to.parent());
     for (to, carried) in moved.into_iter().filter(|(to, _)| !stays(to)) {
-        let removed = leave(&**source, &carried, &**dest, &to, sums, &mut apart).await;
+        let removed = leaving.leave(&carried, &to).await;
         tally.note(removed);
     }
     if matches!(source.stat(from).await, Ok(meta) if meta.kind == Kind::Dir) {
@@ -142,28 +145,6 @@ impl Watcher for Noted {
     }
 }
 
-/// Removes the source of a file that is at `to`, if it is still what was copied; `summed`: the two were compared by checksums.
-async fn leave(
-    source: &dyn Store,
-    carried: &Carried,
-    dest: &dyn Store,
-    to: &Key,
-    summed: bool,
-    apart: &mut Apart,
-) -> Result<(), Error> {
-    // Where no times are told, only the bytes say whether the source was changed since.
-    if !summed || carried.meta.modified.is_none() {
-        compare(source, carried, dest, to).await?;
-    }
-    remove(source, carried, dest, to, apart).await
-}
-
-/// Compares the bytes of a source and its copy by reading both.
-async fn compare(source: &dyn Store, carried: &Carried, dest: &dyn Store, to: &Key) -> Result<(), Error> {
-    let (expected, found) = tokio::try_join!(sum_of(source, &carried.from), sum_of(dest, to))?;
-    if expected == found { Ok(()) } else { Err(Error::Mismatch { name: shown(dest, to), expected, found }) }
-}
-
 async fn sum_of(store: &dyn Store, key: &Key) -> Result<Sum, Error> {
     let object = store.open(key).await?;
     let whole = Extent::first(object.meta().size.unwrap_or(0));
@@ -187,69 +168,6 @@ impl AsyncWrite for Summing {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
-    }
-}
-
-/// Directories of the source and of the destination that were seen to be two, and not one by two names.
-type Apart = HashSet<(Key, Key)>;
-
-/// Removes the source of a file that is at `to`, unless the two are one.
-async fn remove(
-    source: &dyn Store,
-    carried: &Carried,
-    dest: &dyn Store,
-    to: &Key,
-    apart: &mut Apart,
-) -> Result<(), Error> {
-    let Carried { from, meta, replaced } = carried;
-    let stays = |reason: &str| {
-        let name = shown(source, from);
-        Error::Store { name, reason: format!("{reason}; it stays where it is"), sort: Sort::Request }
-    };
-    let now = source.stat(from).await?;
-    if (now.kind, now.size, now.modified) != (meta.kind, meta.size, meta.modified) {
-        return Err(stays("it was changed while it was copied"));
-    }
-    // What a server has is known by its listing, which may leave out names that are there. It is tried once for each directory.
-    let dirs = (from.parent(), to.parent());
-    if !replaced && (!dest.is_far() || apart.contains(&dirs)) {
-        return source.remove(from).await;
-    }
-    let aside = moved_name(from).map_err(|error| stays(&error.to_string()))?;
-    source.rename(from, &aside, false).await?;
-    match are_two(meta, from, &aside, dest, to).await {
-        Ok(true) => {
-            if from.name() == to.name() {
-                apart.insert(dirs);
-            }
-            source.remove(&aside).await
-        }
-        other => {
-            source.rename(&aside, from, false).await?;
-            Err(match other {
-                Err(error) => error,
-                Ok(_) => stays(&format!("{} is the same file by another name", shown(dest, to))),
-            })
-        }
-    }
-}
-
-/// Whether `to` is another file than `from`, which is `meta` and has been put `aside`.
-async fn are_two(meta: &Meta, from: &Key, aside: &Key, dest: &dyn Store, to: &Key) -> Result<bool, Error> {
-    match dest.stat(to).await {
-        Ok(there) if there.size == meta.size => {}
-        Err(error) if error.sort() != Sort::NotFound => return Err(error),
-        _ => return Ok(false),
-    }
-    if !from.name().eq_ignore_ascii_case(to.name()) {
-        return Ok(true);
-    }
-    // Whoever reaches the directory over NFS may remember the name that it had; nobody can remember the one that it has now.
-    let Ok(there) = to.parent().join(aside.name()) else { return Ok(true) };
-    match dest.stat(&there).await {
-        Ok(_) => Ok(false),
-        Err(error) if error.sort() == Sort::NotFound => Ok(true),
-        Err(error) => Err(error),
     }
 }
 

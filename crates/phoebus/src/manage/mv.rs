@@ -8,7 +8,7 @@ use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Store};
-use phoebus_files::{Error, Sort, is_ours};
+use phoebus_files::{Error, Sort, is_ours, moved_name};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -106,6 +106,30 @@ fn unclear(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key, name: &[u
     Error::Store { name: to, reason, sort: Sort::Exists }
 }
 
+/// Gives `from` the name `to`, in place of what has it if `replace`.
+async fn rename(store: &dyn Store, from: &Key, to: &Key, replace: bool) -> Result<(), Error> {
+    let file = async |key| store.stat_link(key).await.ok().filter(|meta| meta.kind != Kind::Dir)?.identity;
+    let is_one = async |one| match (one, file(to).await) {
+        (Some(one), Some(there)) => there.is(&one),
+        _ => false,
+    };
+    let one = file(from).await;
+    if !replace || from == to || !is_one(one).await {
+        return store.rename(from, to, replace).await;
+    }
+    // Of two links to one file the system removes neither. Whether they are two, and not one by two names, shows once the first is away.
+    let aside = moved_name(from).map_err(|error| Error::Store {
+        name: shown(store, from),
+        reason: error.to_string(),
+        sort: Sort::Request,
+    })?;
+    store.rename(from, &aside, false).await?;
+    match is_one(one).await {
+        true => store.remove(&aside).await,
+        false => store.rename(&aside, to, false).await,
+    }
+}
+
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
         // Whether whoever is interrupted has to say that the destination is the new name.
@@ -151,7 +175,7 @@ async fn all(args: &Args, named: &AtomicBool) -> Result<ExitCode> {
                     tally.check::<()>(Err(into_itself(&*source.store, &key, &to)));
                     continue;
                 }
-                match source.store.rename(&key, &to, !args.no_replace).await {
+                match rename(&*source.store, &key, &to, !args.no_replace).await {
                     Err(error) if is_across(&error) => {}
                     renamed => {
                         tally.note(match renamed {

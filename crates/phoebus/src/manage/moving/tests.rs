@@ -67,7 +67,8 @@ impl Server {
     }
 
     fn told(&self, meta: Meta) -> Meta {
-        Meta { modified: meta.modified.filter(|_| self.dates), ..meta }
+        let whole = |time: Time| Time { nanos: 0, ..time };
+        Meta { modified: meta.modified.map(whole).filter(|_| self.dates), identity: None, ..meta }
     }
 }
 
@@ -238,10 +239,13 @@ async fn without_times_the_bytes_say_whether_a_source_was_changed() {
     let (f, meta) = (Key::parse(b"f").unwrap(), source.stat(&Key::parse(b"f").unwrap()).await.unwrap());
     let carried = Carried { from: f.clone(), meta, replaced: false };
     let dest = Local::new(there.path(), Links::Beneath).unwrap();
-    let error = leave(&source, &carried, &dest, &f, true, &mut Apart::new()).await.unwrap_err();
+    let began = Time::from(SystemTime::now());
+    let mut leaving = Leaving { source: &source, dest: &dest, summed: false, began, apart: HashSet::new() };
+    let error = leaving.leave(&carried, &f).await.unwrap_err();
     assert!(matches!(error, Error::Mismatch { .. }) && here.path().join("f").exists(), "{error}");
     fs::write(here.path().join("f"), "old").unwrap();
-    leave(&source, &carried, &dest, &f, true, &mut Apart::new()).await.unwrap();
+    let meta = source.stat(&f).await.unwrap();
+    leaving.leave(&Carried { from: f.clone(), meta, replaced: false }, &f).await.unwrap();
     assert!(!here.path().join("f").exists());
 }
 
@@ -346,4 +350,34 @@ async fn drafts_stay_in_a_directory_that_stays() {
     let (source, there) = (Server { names: Names::Unlisted("sub"), ..Server::of(here.path()) }, tempdir().unwrap());
     assert_ne!(moves(Arc::new(source), "d", Server::of(there.path()), "d").await, 0);
     assert!(here.path().join("d/sub/f").exists() && here.path().join("d/.g.phoebus-draft").exists());
+}
+
+#[tokio::test]
+async fn a_source_that_was_replaced_stays() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    let (path, f) = (here.path().join("f"), Key::parse(b"f").unwrap());
+    let dest = Local::new(there.path(), Links::Beneath).unwrap();
+    // Servers tell whole seconds, and not which file it is.
+    let stores: [Box<dyn Store>; 2] =
+        [Box::new(Local::new(here.path(), Links::Beneath).unwrap()), Box::new(Server::of(here.path()))];
+    for source in stores {
+        for at_once in [true, false] {
+            fs::write(&path, "old").unwrap();
+            fs::write(there.path().join("f"), "old").unwrap();
+            let meta = source.stat(&f).await.unwrap();
+            let carried = Carried { from: f.clone(), meta, replaced: false };
+            let began = Time::from(SystemTime::now());
+            let mut leaving = Leaving { source: &*source, dest: &dest, summed: true, began, apart: HashSet::new() };
+            // Another one of its size and time, which was made beside it or written over it.
+            let time = fs::metadata(&path).unwrap().modified().unwrap();
+            let new = if at_once { here.path().join("new") } else { path.clone() };
+            fs::write(&new, "new").unwrap();
+            fs::File::options().write(true).open(&new).unwrap().set_modified(time).unwrap();
+            fs::rename(&new, &path).unwrap();
+            let error = leaving.leave(&carried, &f).await.unwrap_err();
+            assert!(error.to_string().contains("changed while it was moved"), "{error}");
+            assert_eq!(fs::read(&path).unwrap(), b"new");
+            assert_eq!(fs::read_dir(here.path()).unwrap().count(), 1);
+        }
+    }
 }

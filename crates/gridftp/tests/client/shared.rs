@@ -1,0 +1,74 @@
+//! Servers where others may get at what is written: by the permissions of files, and by those of the directory of drafts.
+
+use super::fake::tools::{Here, key, options};
+use super::fake::{Client, Fake};
+use phoebus_files::store::{Kind, Store};
+use phoebus_files::{Done, Error, How, Sort, transfer};
+use phoebus_gridftp::client::Remote;
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
+
+/// Sends a file of this mode, with drafts in a directory of their own, without preserving modes.
+async fn send(fake: &Fake, mode: u32) -> Result<Done, Error> {
+    let here = Here::with(b"bytes");
+    set_permissions(here.0.path().join("x"), Permissions::from_mode(mode)).unwrap();
+    let mut options = options(fake);
+    options.partial_dir = Some(key(".partial"));
+    let remote = Remote::connect(options).await.unwrap();
+    transfer(&here.1, &key("x"), &remote, &key("x"), &How { modes: false, ..How::default() }).await
+}
+
+/// A server that has the directory of drafts already, of which it tells these facts; `twist` does some things differently.
+fn with_dir(facts: &'static str, twist: fn(&mut Client, &str) -> bool) -> Fake {
+    Fake::with(move |client, verb, argument| {
+        match (verb, argument) {
+            ("MKD", _) => client.say("550 exists"),
+            ("MLST", "/.partial") => client.say(&format!("250-Listing\r\n {facts} /.partial\r\n250 End")),
+            _ => return twist(client, verb),
+        }
+        true
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_private_is_private_there() {
+    for (mode, closed) in [(0o600, true), (0o640, true), (0o644, false)] {
+        let fake = Fake::with(|client, verb, _| {
+            let made = verb == "MKD";
+            if made {
+                client.say("257 made");
+            }
+            made
+        });
+        send(&fake, mode).await.unwrap();
+        let log = fake.log();
+        assert!(log.contains(&"SITE CHMOD 700 /.partial".to_owned()), "{log:?}");
+        let set = log.iter().any(|line| line.starts_with(&format!("SITE CHMOD {mode:03o} /.partial/.x.")));
+        assert_eq!(set, closed, "{mode:o} {log:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drafts_are_in_no_directory_where_others_may_write() {
+    for facts in ["type=dir;UNIX.mode=0777;", "type=dir;UNIX.mode=0775;", "type=file;size=1;"] {
+        let fake = with_dir(facts, |_, _| false);
+        let error = send(&fake, 0o644).await.unwrap_err();
+        assert!(error.sort() == Sort::Denied && error.to_string().contains("drafts cannot be there"), "{error}");
+        assert!(!fake.log().iter().any(|line| line.starts_with("STOR")));
+    }
+    let fake = with_dir("type=dir;UNIX.mode=0700;", |_, _| false);
+    send(&fake, 0o644).await.unwrap();
+    assert_eq!(Remote::connect(options(&fake)).await.unwrap().stat(&key("x")).await.unwrap().kind, Kind::File);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_exchanged_before_it_got_its_name_is_no_success() {
+    let fake = with_dir("type=dir;", |client, verb| {
+        if verb == "RNFR" {
+            client.files.lock().unwrap().values_mut().for_each(|bytes| *bytes = b"ATTACK".to_vec());
+        }
+        false
+    });
+    let error = send(&fake, 0o644).await.unwrap_err();
+    assert_eq!(error.sort(), Sort::Verification, "{error}");
+}

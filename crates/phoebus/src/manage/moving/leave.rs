@@ -1,0 +1,159 @@
+//! How the source of a file that was copied is removed. It is put aside first, under a name that nobody knows, and what was put aside is
+//! looked at: whoever replaces the source at that moment replaces what has its name, and not what is removed.
+
+use super::{Carried, sum_of};
+use crate::place::shown;
+use phoebus_files::key::Key;
+use phoebus_files::range::Extent;
+use phoebus_files::store::{Kind, Meta, Store, Time};
+use phoebus_files::sum::{Algorithm, Sum};
+use phoebus_files::{Error, Sort, moved_name};
+use std::collections::HashSet;
+
+/// For how long before the copy begins a file may have been changed once more without another time, in seconds: by the clock of this
+/// machine, and of those who tell fractions of a second.
+const CLOSE: i64 = 2;
+
+/// The same of servers that tell whole seconds, by clocks that may be wrong by hours.
+const CLOSE_FAR: i64 = 24 * 3600;
+
+/// What is said of a source that is not what was copied.
+const CHANGED: &str = "it was changed while it was moved";
+
+/// What removes the sources of a move.
+pub(super) struct Leaving<'a> {
+    pub(super) source: &'a dyn Store,
+    pub(super) dest: &'a dyn Store,
+    /// Whether sources and copies were compared by checksums.
+    pub(super) summed: bool,
+    /// When the move began.
+    pub(super) began: Time,
+    /// Directories of the source and of the destination that were seen to be two, and not one by two names.
+    pub(super) apart: HashSet<(Key, Key)>,
+}
+
+impl Leaving<'_> {
+    /// Removes the source of a file that is at `to`, if it is still what was copied, and another file than its copy.
+    pub(super) async fn leave(&mut self, carried: &Carried, to: &Key) -> Result<(), Error> {
+        let Carried { from, meta, replaced } = carried;
+        let now = self.source.stat(from).await?;
+        if !is_same(&now, meta) {
+            // Who replaces a file by a copy of it, as a move onto itself does, leaves its size and time.
+            return Err(match (now.size, now.modified) == (meta.size, meta.modified) {
+                true => self
+                    .stays(from, &format!("{CHANGED}, or {} is the same file by another name", shown(self.dest, to))),
+                false => self.stays(from, CHANGED),
+            });
+        }
+        // What a server has is known by its listing, which may leave out names that are there. It is tried once for each directory.
+        let dirs = (from.parent(), to.parent());
+        let may_be_one = *replaced || (self.dest.is_far() && !self.apart.contains(&dirs));
+        let doubted = self.is_doubtful(meta, &now);
+        let aside = match moved_name(from) {
+            Ok(aside) => aside,
+            Err(error) if may_be_one => return Err(self.stays(from, &error.to_string())),
+            // A name with no room for more: there is no time between looking and removing that could be shorter.
+            Err(_) => {
+                self.compare(from, from, to).await?;
+                return self.source.remove(from).await;
+            }
+        };
+        self.source.rename(from, &aside, false).await?;
+        let looked = async {
+            if !is_same(&self.source.stat(&aside).await?, meta) {
+                return Err(self.changed(from));
+            }
+            if may_be_one && !self.are_two(meta, from, &aside, to).await? {
+                let reason = format!("{} is the same file by another name", shown(self.dest, to));
+                return Err(self.stays(from, &reason));
+            }
+            if doubted { self.compare(from, &aside, to).await } else { Ok(()) }
+        };
+        match looked.await {
+            Ok(()) => {
+                if may_be_one && from.name() == to.name() {
+                    self.apart.insert(dirs);
+                }
+                self.source.remove(&aside).await
+            }
+            Err(error) => match self.source.rename(&aside, from, false).await {
+                Ok(()) => Err(error),
+                Err(taken) => {
+                    let aside = shown(self.source, &aside);
+                    let reason =
+                        format!("{error}; what it was is {aside}, for it could not get its name again: {taken}");
+                    Err(Error::Store { name: shown(self.source, from), reason, sort: error.sort() })
+                }
+            },
+        }
+    }
+
+    fn stays(&self, from: &Key, reason: &str) -> Error {
+        let reason = format!("{reason}; it stays where it is");
+        Error::Store { name: shown(self.source, from), reason, sort: Sort::Request }
+    }
+
+    fn changed(&self, from: &Key) -> Error {
+        self.stays(from, CHANGED)
+    }
+
+    /// Whether a file may have been changed while it was copied although it looks `now` as it did before, as `meta`.
+    fn is_doubtful(&self, meta: &Meta, now: &Meta) -> bool {
+        let Some(modified) = meta.modified.filter(|_| self.summed) else { return true };
+        let close = if self.source.is_far() && modified.nanos == 0 { CLOSE_FAR } else { CLOSE };
+        // Whoever sets a time back does not set back when that was done. With a hard link that is removed it changes, too.
+        let touched = meta.identity.map(|identity| identity.changed) != now.identity.map(|identity| identity.changed);
+        touched || modified.seconds >= self.began.seconds.saturating_sub(close)
+    }
+
+    /// Compares the bytes of a source, which is `at` now, and its copy: by checksums that both ends compute, or by reading both.
+    async fn compare(&self, from: &Key, at: &Key, to: &Key) -> Result<(), Error> {
+        let common = Algorithm::ALL
+            .into_iter()
+            .find(|algorithm| [self.source, self.dest].iter().all(|store| store.algorithms().contains(algorithm)));
+        match common.filter(|_| self.summed) {
+            Some(algorithm) => {
+                let (before, after) =
+                    tokio::try_join!(told(self.source, at, algorithm), told(self.dest, to, algorithm))?;
+                if before == after { Ok(()) } else { Err(self.changed(from)) }
+            }
+            None => {
+                let (expected, found) = tokio::try_join!(sum_of(self.source, at), sum_of(self.dest, to))?;
+                let name = shown(self.dest, to);
+                if expected == found { Ok(()) } else { Err(Error::Mismatch { name, expected, found }) }
+            }
+        }
+    }
+
+    /// Whether `to` is another file than `from`, which is `meta` and has been put `aside`.
+    async fn are_two(&self, meta: &Meta, from: &Key, aside: &Key, to: &Key) -> Result<bool, Error> {
+        match self.dest.stat(to).await {
+            Ok(there) if there.size == meta.size => {}
+            Err(error) if error.sort() != Sort::NotFound => return Err(error),
+            _ => return Ok(false),
+        }
+        if !from.name().eq_ignore_ascii_case(to.name()) {
+            return Ok(true);
+        }
+        // Whoever reaches the directory over NFS may remember the name that it had; nobody can remember the one that it has now.
+        let Ok(there) = to.parent().join(aside.name()) else { return Ok(true) };
+        match self.dest.stat(&there).await {
+            Ok(_) => Ok(false),
+            Err(error) if error.sort() == Sort::NotFound => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether both are one file that was not changed, as far as that shows.
+fn is_same(one: &Meta, other: &Meta) -> bool {
+    let numbers = |meta: &Meta| meta.identity.map(|identity| (identity.device, identity.number));
+    (one.kind, one.size, one.modified, numbers(one)) == (other.kind, other.size, other.modified, numbers(other))
+        && one.kind == Kind::File
+}
+
+/// The checksum that `store` tells of all of `key`.
+async fn told(store: &dyn Store, key: &Key, algorithm: Algorithm) -> Result<Sum, Error> {
+    let object = store.open(key).await?;
+    object.checksum(algorithm, Extent::first(object.meta().size.unwrap_or(0))).await
+}
