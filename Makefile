@@ -2,7 +2,11 @@
 
 CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
-PHOEBUS = $(TARGET)/release/phoebus
+# One of cargo's profiles: the tests have one of their own that builds quickly (`make test PROFILE=release` before a release).
+PROFILE =
+profile_of = $(or $(PROFILE),$1)
+BUILT = $(TARGET)/$(patsubst dev,debug,$(call profile_of,release))
+PHOEBUS = $(BUILT)/phoebus
 
 .PHONY: all build xio demo test bench check fuzz clean install install-xio
 
@@ -10,7 +14,7 @@ all: build
 
 # The binary and the preload library, side by side in target/release.
 build:
-	$(CARGO) build --release --workspace
+	$(CARGO) build --profile $(call profile_of,release) --workspace
 
 # The Globus XIO driver, in target/xio; needs libglobus-xio-dev.
 xio: build
@@ -25,9 +29,8 @@ demo:
 # Unit, property, simulation, real-network and real-peer tests.
 test:
 	scripts/setup test
-	$(MAKE) build
 	$(MAKE) -C xio test
-	CARGO="$(CARGO)" scripts/test
+	CARGO="$(CARGO)" scripts/test --profile $(call profile_of,dev)
 
 # The experiments; tables go to docs/benchmarks.md by hand, after a look at them, which also says how long each takes. Those
 # behind the names are done once more with what carries the hops compared. Some: make bench EXPERIMENTS="udt cpu" COMPARED=
@@ -45,8 +48,8 @@ bench:
 # What a reviewer should never have to say.
 check:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --release --workspace --all-targets --all-features -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --all-features
+	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features
 	$(CARGO) deny --all-features check bans licenses sources
 	cd fuzz && $(CARGO) clippy --release -- -D warnings
 
@@ -74,10 +77,10 @@ FILL = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@BINDIR@|$(BINDIR)|' -e 's|@LIBDIR@|
 
 install:
 	install -D $(PHOEBUS) $(DESTDIR)$(BINDIR)/phoebus
-	install -D -m 644 $(TARGET)/release/libphoebus.so $(DESTDIR)$(LIBDIR)/libphoebus.so.$(VERSION)
+	install -D -m 644 $(BUILT)/libphoebus.so $(DESTDIR)$(LIBDIR)/libphoebus.so.$(VERSION)
 	ln -sf libphoebus.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libphoebus.so.$(INTERFACE)
 	ln -sf libphoebus.so.$(INTERFACE) $(DESTDIR)$(LIBDIR)/libphoebus.so
-	install -D -m 644 $(TARGET)/release/libphoebus_preload.so $(DESTDIR)$(LIBDIR)/phoebus/libphoebus_preload.so
+	install -D -m 644 $(BUILT)/libphoebus_preload.so $(DESTDIR)$(LIBDIR)/phoebus/libphoebus_preload.so
 	install -d $(DESTDIR)$(INCLUDEDIR)
 	install -m 644 crates/capi/include/*.h $(DESTDIR)$(INCLUDEDIR)
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UNITDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man3

@@ -47,7 +47,8 @@ fn what_is_installed_is_enough() {
     let prefix = place.path().join("prefix");
     let mut make = plain(program("make"));
     // What it would build is built.
-    make.current_dir(workspace()).args(["install-xio", "CARGO=true"]).arg(format!("PREFIX={}", prefix.display()));
+    let profile = if target().ends_with("debug") { "PROFILE=dev" } else { "PROFILE=release" };
+    make.current_dir(workspace()).args(["install-xio", "CARGO=true", profile]).arg(format!("PREFIX={}", prefix.display()));
     run(make.env("CARGO_TARGET_DIR", target().parent().unwrap()).env_remove("MAKEFLAGS")).ok();
     for file in [
         "bin/phoebus",

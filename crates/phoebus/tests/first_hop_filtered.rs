@@ -168,7 +168,7 @@ fn assert_preferred(hop: &Value) {
 }
 
 #[test]
-fn auto_goes_by_what_passes_the_filter_and_comes_back_to_what_it_prefers() {
+fn auto_goes_by_what_passes_the_filter() {
     let bed = Bed::up("auto");
     assert_preferred(&bed.exchange());
 
@@ -187,20 +187,12 @@ fn auto_goes_by_what_passes_the_filter_and_comes_back_to_what_it_prefers() {
     assert_reset(&mut destination, "destination");
     assert_eq!(open.wait().unwrap().code(), Some(1));
 
-    bed.nft("delete table inet t");
-    // It is left alone for a minute first, and for twice as long if it was tried behind the filter once more.
-    let start = Instant::now();
-    while bed.carries()["transport"] != "quic" {
-        assert!(start.elapsed() < 4 * PATIENCE, "{:#}\n{}", bed.carries(), bed.log());
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    assert_preferred(&bed.exchange());
+    // That it comes back later is tested beside the agent, with less time in between (crates/gateway/tests/it/agent.rs).
     let log = bed.log();
     for said in ["auto: nothing → quic (model)", "auto: udt (model) → tcp", "transport=\"quic\"", "cannot be had: "]
     {
         assert!(log.contains(said), "\"{said}\" is not in the log:\n{log}");
     }
-    assert_eq!(log.matches("→ quic (model)").count(), 2, "{log}");
 }
 
 #[test]
