@@ -1,0 +1,13 @@
+//! All tests of this crate that stand outside of it: one program, since linking one is quicker than linking many.
+
+#![allow(clippy::unwrap_used, unreachable_pub, reason = "a test that cannot go on has failed; nobody links a test")]
+
+mod common;
+mod confined;
+mod holes;
+mod job;
+mod killed;
+mod links;
+mod names;
+mod private;
+mod transfer;

@@ -1,0 +1,19 @@
+//! All tests of this crate that stand outside of it: one program, since linking one is quicker than linking many.
+
+#![allow(clippy::unwrap_used, unreachable_pub, reason = "a test that cannot go on has failed; nobody links a test")]
+
+mod agent;
+mod auto;
+mod beacons;
+mod bundles;
+mod configuration;
+mod drivers;
+mod floods;
+mod lifecycle;
+mod rates;
+mod refusals;
+mod renewal;
+mod security;
+mod sessions;
+mod support;
+mod transports;

@@ -1,0 +1,125 @@
+//! Clients that have gone, and what they have left to be done: also where their end is behind lines that nobody reads any more.
+
+use crate::support;
+use phoebus_gridftp::server::config::Tls;
+use phoebus_proto::units::Span;
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+use support::{Serve, ok, python, run};
+
+/// `is_open(n)` waits until the server has `n` descriptors of the file `endless`: it is a part of the process that has started the script.
+const OPEN: &str = r#"
+def is_open(wanted):
+    fds, until = '/proc/%d/fd' % os.getppid(), time.monotonic() + 50
+    def read(fd):
+        try: return os.readlink(fds + '/' + fd)
+        except OSError: return ''
+    while (n := sum(read(fd).endswith('/endless') for fd in os.listdir(fds))) != wanted:
+        assert time.monotonic() < until, (n, wanted)
+        time.sleep(0.05)
+"#;
+
+#[test]
+fn a_client_that_was_killed_has_stored_nothing() {
+    // Far longer than whatever may hold up the client between the two ends.
+    let serve = Serve::with(|config| config.data.quiet = Span(Duration::from_secs(3)));
+    let script = r#"
+# The control connection's end comes later than the data's, as it does where the two take other paths.
+for ahead in '', 'QUIT':
+    for i, pause in enumerate((0.001, 0.005, 0.01, 0.02, 0.03)):
+        f = login(); f.voidcmd('TYPE I'); s = f.transfercmd(f'STOR cut{ahead}{i}'); s.sendall(b'x' * 1000)
+        if ahead: f.putcmd(ahead)
+        s.close(); time.sleep(pause); f.sock.close(); f.file.close()
+"#;
+    ok(&python(&serve, script));
+    // When all drafts are gone it is known what became of them.
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+    let script = "g = login(); g.storbinary('STOR whole', io.BytesIO(b'abc')); assert g.nlst() == ['whole'], g.nlst()";
+    ok(&python(&serve, script));
+}
+
+#[test]
+fn who_has_gone_is_missed_behind_what_he_sent_ahead() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = "openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days 30 -subj /CN=localhost -keyout key -out cert 2>&1; chmod 600 key";
+    ok(&run(Command::new("sh").args(["-eu", "-c", certificate]).current_dir(dir.path())));
+    let serve = Serve::with(|config| {
+        let (certificate, key) = (dir.path().join("cert"), dir.path().join("key"));
+        config.tls = Some(Tls { certificate, key, required: false, data_must_resume: true });
+    });
+    fs::File::create(serve.path("endless")).unwrap().set_len(1 << 42).unwrap();
+    let script = r#"
+import ssl
+context = ssl._create_unverified_context()
+def under_tls(): f = Resuming(context=context, timeout=60); f.connect(host, port); f.login(); return f
+def closes(f): raw = socket.socket(fileno=f.sock.detach()); f.file.close(); raw.close()
+def resets(f): raw = socket.socket(fileno=f.sock.detach()); f.file.close(); reset(raw)
+# He may also have ended his side alone.
+kept = []
+def ends(f): raw = socket.socket(fileno=f.sock.detach()); raw.shutdown(socket.SHUT_WR); kept.append((raw, f.file))
+ask = b'CKSM SHA512 0 -1 endless\r\n'
+for begin in login, under_tls:
+    for leave in closes, resets, ends:
+        for ahead in ask + b'NOOP\r\n' * 3000, ask * 3000:
+            f = begin(); f.sock.sendall(ahead); is_open(1); leave(f); is_open(0)
+# Who has said goodbye gets no answer either when his connection is no more.
+f = login(); f.sock.sendall(ask + b'QUIT\r\n'); is_open(1); resets(f); is_open(0)
+"#;
+    ok(&python(&serve, &[OPEN, script].concat()));
+}
+
+#[test]
+fn a_sum_ends_behind_more_lines_than_the_connection_holds() {
+    let serve = Serve::with(|config| config.limits.idle = Span(Duration::from_secs(1)));
+    fs::File::create(serve.path("endless")).unwrap().set_len(1 << 42).unwrap();
+    let script = r#"
+import select
+def fill(f):
+    f.sock.sendall(b'CKSM SHA512 0 -1 endless\r\n'); is_open(1)
+    # What the server does not take stays with the client, and his end behind it.
+    while select.select([], [f.sock], [], 0.2)[1]: f.sock.send(b'NOOP\r\n' * 1000, socket.MSG_DONTWAIT)
+f = login(); fill(f); f.close(); is_open(0)
+# Who is there is told why.
+f = login(); fill(f); assert answer(f).startswith('421 more commands were sent ahead than are read'); is_open(0)
+"#;
+    ok(&python(&serve, &[OPEN, script].concat()));
+}
+
+#[test]
+fn what_is_cut_behind_many_lines_is_not_stored() {
+    let serve = Serve::writable();
+    let script = r#"
+for i, lines in enumerate((100, 1500, 2500, 20000)):
+    for held in False, True:
+        f = login(); f.voidcmd('TYPE I'); s = socket.create_connection((host, f.makepasv()[1]))
+        f.sock.sendall(f'STOR cut{i}{held}\r\n'.encode() + b'NOOP\r\n' * lines); s.sendall(b'x' * 1000)
+        # What has come by its end is not all that there is, if the client is there.
+        s.close()
+        if held: f.sock.shutdown(socket.SHUT_WR); answers = f.file.read(); assert not lines < 1000 or '426' in answers, answers[:200]
+        f.sock.close(); f.file.close()
+"#;
+    ok(&python(&serve, script));
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+    let script = r#"
+# Whose length is known is there, however much was sent ahead.
+f = login(); f.voidcmd('TYPE I'); s = socket.create_connection((host, f.makepasv()[1]))
+f.sock.sendall(b'ALLO 3\r\nSTOR whole\r\n' + b'NOOP\r\n' * 2500); s.sendall(b'abc'); s.close()
+for code in '200', '150', '226': assert answer(f).startswith(code), code
+g = login(); assert g.nlst() == ['whole'], g.nlst()
+"#;
+    ok(&python(&serve, script));
+}
+
+#[test]
+fn abor_is_heard_behind_a_full_queue() {
+    let serve = Serve::writable();
+    fs::File::create(serve.path("endless")).unwrap().set_len(1 << 42).unwrap();
+    let script = r#"
+f = login(); f.sock.sendall(b'CKSM SHA512 0 -1 endless\r\n' + b'NOOP\r\n' * 1500); is_open(1); f.sock.sendall(b'ABOR\r\n')
+assert answer(f).startswith('426') and answer(f).startswith('226')
+for _ in range(1500): assert f.getresp().startswith('200')
+is_open(0)
+"#;
+    ok(&python(&serve, &[OPEN, script].concat()));
+}

@@ -1,0 +1,167 @@
+//! Data connections where anybody may connect: whoever is not meant changes nothing for those who are.
+
+use crate::support;
+use phoebus_gridftp::data::pinned::{Own, Pinned};
+use phoebus_gridftp::data::{Channel, Guard, Mode, Peers, Settings};
+use phoebus_gridftp::server::config::Data;
+use std::fs;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+use support::flow::{Given, receive};
+use support::{PATIENCE, Serve, bytes, ok, python};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+async fn send(channel: &Channel, mode: Mode, content: &[u8]) -> u64 {
+    let (flow, moved) = (Given::of(content, 64 << 10, true), Arc::default());
+    timeout(PATIENCE, channel.send(mode, 3, flow, &moved)).await.unwrap().unwrap()
+}
+
+/// Those who are not meant: they stay until they are dropped.
+fn strangers(at: SocketAddr, count: usize) -> Vec<TcpStream> {
+    let mut all: Vec<_> = (0..count).map(|_| TcpStream::connect(at).unwrap()).collect();
+    // One goes at once, the last may talk about something else, and the others say nothing.
+    drop(TcpStream::connect(at).unwrap());
+    all.push(TcpStream::connect(at).unwrap());
+    all
+}
+
+#[test]
+fn ends_that_know_each_other_are_not_held_up() {
+    let runtime = Runtime::new().unwrap();
+    let _on = runtime.enter();
+    let (own, theirs) = (Own::new().unwrap(), Own::new().unwrap());
+    let content = bytes(1_345_679);
+    for guarded in [true, false] {
+        let settings = |own: &Own, pin| Settings {
+            guard: guarded.then(|| Guard::Pinned(Pinned::new(own, pin))),
+            from: Peers::Anyone,
+            // Beyond what the test takes: nobody's patience ends this one.
+            patience: 10 * PATIENCE,
+            stall: 10 * PATIENCE,
+            ..Settings::default()
+        };
+        for mode in [Mode::Stream, Mode::Extended] {
+            let listens = Channel::listening(Ipv4Addr::LOCALHOST.into(), settings(&own, theirs.pin())).unwrap();
+            let at = listens.local_addr().unwrap();
+            let mut others = strangers(at, 20);
+            if guarded {
+                others.last_mut().unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            }
+            let connects = Channel::connecting(vec![at], settings(&theirs, own.pin()));
+            let both = async {
+                tokio::join!(send(&connects, mode, &content), receive(&listens, mode, Some(content.len() as u64)))
+            };
+            let (sent, got) = runtime.block_on(both);
+            assert!(sent == content.len() as u64 && got.unwrap() == content, "{guarded} {mode:?}");
+            drop(others);
+            if guarded {
+                // The other way, over a stream: whoever does not agree gets nothing.
+                let others = strangers(at, 20);
+                let both = async {
+                    tokio::join!(
+                        send(&listens, Mode::Stream, &content),
+                        receive(&connects, Mode::Stream, Some(content.len() as u64))
+                    )
+                };
+                if mode == Mode::Stream {
+                    let (_, got) = runtime.block_on(both);
+                    assert!(got.unwrap() == content);
+                }
+                drop(others);
+            }
+        }
+    }
+}
+
+#[test]
+fn who_waits_in_vain_is_told_of_those_who_came() {
+    let runtime = Runtime::new().unwrap();
+    let _on = runtime.enter();
+    let (own, theirs) = (Own::new().unwrap(), Own::new().unwrap());
+    let settings = Settings {
+        guard: Some(Guard::Pinned(Pinned::new(&own, theirs.pin()))),
+        from: Peers::Anyone,
+        patience: Duration::from_secs(5),
+        ..Settings::default()
+    };
+    for mode in [Mode::Stream, Mode::Extended] {
+        let listens = Channel::listening(Ipv4Addr::LOCALHOST.into(), settings.clone()).unwrap();
+        let mut stranger = TcpStream::connect(listens.local_addr().unwrap()).unwrap();
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let why = runtime.block_on(receive(&listens, mode, Some(1))).unwrap_err().to_string();
+        assert!(why.contains("not the other end's") && why.contains("not protected"), "{why}");
+    }
+}
+
+#[test]
+fn a_third_party_is_no_service_of_the_servers_host() {
+    let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().third_party = true);
+    let script = r#"
+open(os.path.join(dir, '../root/order'), 'w').write('FLUSHALL\r\n')
+service = socket.create_server(('127.0.0.2', 0)); service.settimeout(0)
+at = service.getsockname()[1]; high, low = divmod(at, 256)
+f = login(); f.voidcmd('TYPE I')
+for line in f'PORT 127,0,0,2,{high},{low}', f'EPRT |1|127.0.0.2|{at}|', f'EPRT |2|::ffff:127.0.0.2|{at}|', f'SPOR 127,0,0,2,{high},{low}':
+    said = refused(f, line, '504'); assert 'third_party_to' in said, said
+    refused(f, 'RETR order', '425')
+try: service.accept(); raise AssertionError('the server connected')
+except BlockingIOError: pass
+# The client's own address is not a third party's.
+own = socket.create_server(('127.0.0.1', 0)); f.sendport('127.0.0.1', own.getsockname()[1])
+f.putcmd('RETR order'); assert own.accept()[0].recv(99) == b'FLUSHALL\r\n' and answer(f)[:3] == '150' and answer(f)[:3] == '226'
+"#;
+    ok(&python(&serve, script));
+    let named = Serve::with(|config| {
+        config.anonymous.as_mut().unwrap().third_party = true;
+        config.data.third_party_to = toml::from_str::<Data>("third_party_to = [\"127.0.0.2\"]").unwrap().third_party_to;
+    });
+    let script = r#"
+open(os.path.join(dir, '../root/order'), 'w').write('x')
+service = socket.create_server(('127.0.0.2', 0)); high, low = divmod(service.getsockname()[1], 256)
+f = login(); f.voidcmd(f'PORT 127,0,0,2,{high},{low}'); f.putcmd('RETR order')
+assert service.accept()[0].recv(9) == b'x' and answer(f)[:3] == '150' and answer(f)[:3] == '226'
+refused(f, f'PORT 127,0,0,3,{high},{low}', '504')
+"#;
+    ok(&python(&named, script));
+}
+
+#[test]
+fn transfers_of_who_may_be_anybody_go_on() {
+    let serve = Serve::with(|config| config.anonymous.as_mut().unwrap().third_party = true);
+    let content = bytes(3_000_001);
+    fs::write(serve.local().join("data"), &content).unwrap();
+    let script = r#"
+EOF, EOD = 64, 8
+data = open(os.path.join(dir, 'data'), 'rb').read()
+f = login(); f.voidcmd('TYPE I')
+def passive(): return ftplib.parse227(f.sendcmd('PASV'))
+def begin(line): f.putcmd(line); r = answer(f); assert r[:3] in ('150', '125'), r
+def final():
+    while True:
+        r = answer(f)
+        if r[0] != '1': return r
+def others(at):
+    a, b, c = (socket.create_connection(at) for _ in range(3)); a.close(); reset(b); return c
+# As a stream: who says nothing is not taken for the sender, nor who goes before the bytes that are announced.
+at = passive(); f.voidcmd('ALLO %d' % len(data)); begin('STOR stream'); silent = others(at); time.sleep(0.2)
+s = socket.create_connection(at); s.sendall(data); s.close(); r = final(); assert r.startswith('226'), r
+# As blocks: nor does the transfer wait for them.
+f.voidcmd('MODE E'); at = passive(); begin('STOR blocks'); silent = others(at); time.sleep(0.2); s = [socket.create_connection(at) for _ in range(2)]
+for i, o in enumerate(range(0, len(data), 100000)): b = data[o:o + 100000]; s[i % 2].sendall(struct.pack('>BQQ', 0, len(b), o) + b)
+for flags, count, one in (EOD, 0, s[0]), (EOF | EOD, 2, s[1]): one.sendall(struct.pack('>BQQ', flags, 0, count))
+r = final(); assert r.startswith('226'), r
+# One of those who have begun is none of them: without its end there is no file.
+at = passive(); begin('STOR cut'); a, b = (socket.create_connection(at) for _ in range(2))
+a.sendall(struct.pack('>BQQ', 0, 3, 0) + b'abc'); b.sendall(struct.pack('>BQQ', EOF | EOD, 0, 2)); time.sleep(0.2); a.close()
+r = final(); assert r.startswith('426'), r
+"#;
+    ok(&python(&serve, script));
+    for name in ["stream", "blocks"] {
+        assert!(fs::read(serve.path(name)).unwrap() == content, "{name}");
+    }
+    assert!(!serve.path("cut").exists());
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}

@@ -1,0 +1,87 @@
+//! A thousand connections of a loadable driver leave no descriptor and no thread behind. Alone in its process, because both are
+//! counted there.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use crate::support;
+use phoebus_net::transport::{Target, Transport};
+use phoebus_net::wrapblock::{Limits, WrapBlock};
+use phoebus_net::{Profile, Stream};
+use phoebus_proto::session::Code;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use support::{PATIENCE, Workshop, load, loopback, receive, send, target};
+
+const CONNECTIONS: u64 = 1000;
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// A connection, and its port. libudt gives up after three seconds, whatever it is told, and one that is made may be broken at once, and
+/// have no address: a machine that is busy for as long is asked again.
+async fn connected(transport: &WrapBlock, to: &Target, profile: &Profile) -> (Stream, u16) {
+    let began = Instant::now();
+    loop {
+        match transport.connect(to, profile, PATIENCE).await {
+            Ok(made) => {
+                if let Ok(addr) = made.local_addr() {
+                    return (made, addr.port());
+                }
+            }
+            Err(error) => assert!(error.code() == Code::TimedOut, "{error}"),
+        }
+        assert!(began.elapsed() < PATIENCE, "no connection is made");
+    }
+}
+
+/// Connects and ends again and again: every third in peace, the others by dropping one end or both.
+async fn exercise(transport: &WrapBlock) {
+    let listener = transport.listen(loopback(), &Profile::default()).unwrap();
+    let (to, profile) = (target(listener.local_addr().unwrap()), Profile::default());
+    for i in 0..CONNECTIONS {
+        let (made, port) = connected(transport, &to, &profile).await;
+        let accepted = loop {
+            let (accepted, from) = tokio::time::timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
+            // libudt takes a late repetition of a handshake, whose connection is closed by now, for another connection.
+            if from.port() == port {
+                break accepted;
+            }
+        };
+        match i % 3 {
+            0 => {
+                let accepted = accepted.handshake().await.unwrap();
+                send(&made, 100).await.unwrap();
+                assert_eq!(receive(&accepted, 0, 100).await.unwrap(), 100);
+                made.close();
+                accepted.close();
+            }
+            1 => drop(made),
+            _ => drop((accepted, made)),
+        }
+        while transport.connections() > 16 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_connections_leave_nothing_behind() {
+    let workshop = Workshop::new();
+    for (file, own_threads) in [(workshop.tcp(), 0), (workshop.libudt(), 1)] {
+        // libudt has one thread that collects what was closed, seconds later, for as long as the process lives.
+        let before = (descriptors(), threads() + own_threads);
+        let transport = load(&file).transport("leak", &BTreeMap::new(), Limits::default()).unwrap();
+        exercise(&transport).await;
+        let began = Instant::now();
+        while (descriptors(), threads()) != before {
+            let now = (descriptors(), threads());
+            assert!(began.elapsed() < PATIENCE, "{}: {now:?} and not {before:?}", file.display());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(transport.connections(), 0);
+    }
+}

@@ -1,0 +1,65 @@
+//! What the kernel is spared by UDT: it gets many packets at a time and gives many at a time, by its own counters; and nothing
+//! spins while packets are paced.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use crate::support;
+use crate::support::namespace::{alone, datagrams, processor_time};
+use phoebus_net::transport::Transport;
+use phoebus_net::udt::Udt;
+use phoebus_net::{Profile, Stream};
+use phoebus_proto::units::BitRate;
+use std::time::{Duration, Instant};
+use support::{PATIENCE, loopback, receive, send, target};
+
+/// Over a path of Ethernet's packets.
+async fn pair(rate: Option<BitRate>) -> (Stream, Stream) {
+    let (transport, profile) = (Udt::default(), Profile { rate, mss: Some(1500), ..Profile::default() });
+    let listener = transport.listen(loopback(), &profile).unwrap();
+    let to = target(listener.local_addr().unwrap());
+    let accept = async { listener.accept().await.unwrap().0.handshake().await.unwrap() };
+    let (near, far) = tokio::join!(transport.connect(&to, &profile, PATIENCE), accept);
+    (near.unwrap(), far)
+}
+
+#[test]
+fn the_kernel_cuts_and_joins_packets() {
+    alone("udt_batches::moves_a_lot");
+}
+
+/// Not a test: what [`the_kernel_cuts_and_joins_packets`] starts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "is started by another test"]
+async fn moves_a_lot() {
+    let (near, far) = pair(None).await;
+    let len = 40_000_000;
+    let counted = datagrams();
+    let (sent, got) = tokio::join!(send(&near, len), receive(&far, 0, len));
+    sent.unwrap();
+    assert_eq!(got.unwrap(), len);
+    near.delivered(PATIENCE).await.unwrap();
+    let sent = near.stats().unwrap().segments_sent;
+    let [out, in_] = datagrams();
+    let [out, in_] = [out - counted[0], in_ - counted[1]];
+    println!("{sent} packets with data; handed to the kernel {out} times, and by it {in_} times");
+    assert!(sent > len / 1500 && out < sent / 4, "{sent} packets were handed to the kernel {out} times");
+    assert!(in_ < sent / 4, "{sent} packets were handed over {in_} times");
+}
+
+#[test]
+fn packets_are_waited_for_and_not_spun_for() {
+    alone("udt_batches::keeps_to_a_rate");
+}
+
+/// Not a test: what [`packets_are_waited_for_and_not_spun_for`] starts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "is started by another test"]
+async fn keeps_to_a_rate() {
+    let (near, far) = pair(Some(BitRate(2_000_000))).await;
+    let (start, before, len) = (Instant::now(), processor_time(), 500_000);
+    let (sent, got) = tokio::join!(send(&near, len), receive(&far, 0, len));
+    sent.unwrap();
+    assert_eq!(got.unwrap(), len);
+    let (took, used) = (start.elapsed(), processor_time() - before);
+    println!("{used:?} of processor time in {took:?}");
+    assert!(took > Duration::from_secs(1) && used < took / 4, "{used:?} of processor time in {took:?}");
+}

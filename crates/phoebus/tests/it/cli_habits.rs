@@ -1,0 +1,224 @@
+//! What people are used to from cp, mv, rm, rsync, scp and rclone: it does what they mean, or is refused before anything is done.
+
+use crate::support;
+use std::fs;
+use std::os::unix::fs::symlink;
+use support::here::{Here, says};
+use support::serve::{Serve, run};
+
+/// A directory with `a`, `b` and `c/d/e`, which commands are run in.
+fn place() -> Here<'static> {
+    let here = Here::new(None);
+    fs::create_dir_all(here.path("c/d")).unwrap();
+    for name in ["a", "b", "c/d/e"] {
+        fs::write(here.path(name), name).unwrap();
+    }
+    here
+}
+
+fn is_whole(here: &Here<'_>) {
+    for name in ["a", "b", "c/d/e"] {
+        assert_eq!(fs::read_to_string(here.path(name)).unwrap(), name);
+    }
+}
+
+#[test]
+fn directories_without_a_name_are_not_removed_and_not_moved() {
+    let here = place();
+    symlink("c", here.path("link")).unwrap();
+    let inside = |arguments: &[&str]| {
+        let mut command = here.command(arguments);
+        command.current_dir(here.path("c/d"));
+        says(&run(&mut command))
+    };
+    for dots in [".", "..", "./", "../", "../../c/d/.", "../..", "e/..", "../d/..//", "x*/..", ".//.", "link/.."] {
+        for arguments in [
+            &["rm", "-rf", dots][..],
+            &["rm", "-rf", "e", dots],
+            &["rm", dots, "e"],
+            &["mv", dots, "../../new"],
+            &["mv", "e", dots, "../../new"],
+        ] {
+            let (code, said) = inside(arguments);
+            assert!(code == 2 && said.contains(&format!("\"{dots}\"")), "{arguments:?}: {code}: {said}");
+            is_whole(&here);
+        }
+    }
+    for root in ["/", "//", "file:///", "file:///x/.."] {
+        for arguments in [&["rm", "-r", "e", root][..], &["mv", "e", root, "../../new"]] {
+            let (code, _) = inside(arguments);
+            assert_eq!(code, 2, "{arguments:?}");
+            is_whole(&here);
+        }
+    }
+    let (code, said) = inside(&["mv", "e", ".."]);
+    assert!(code == 0 && here.path("c/e").exists(), "{said}");
+}
+
+#[test]
+fn nor_are_those_of_servers() {
+    let (here, serve) = (place(), Serve::writable());
+    here.does(&["cp", "-r", "c/", &serve.url("c")]);
+    for path in ["", ".", "c/.", "c/..", "c/d/../", "~/", "~/."] {
+        for command in [&["rm", "-r"][..], &["mv"]] {
+            let (one, other, new) = (serve.url("c/d/e"), serve.url(path), serve.url("new"));
+            let mut arguments = [command, &[&one, &other]].concat();
+            if command == ["mv"] {
+                arguments.push(&new);
+            }
+            let (code, said) = says(&run(&mut here.command(&arguments)));
+            assert!(code == 2 && serve.path("c/d/e").exists(), "{arguments:?}: {code}: {said}");
+        }
+    }
+}
+
+#[test]
+fn options_of_ssh_are_refused_where_nothing_goes_by_it() {
+    let here = place();
+    for arguments in [
+        &["rm", "-i", "a", "b"][..],
+        &["rm", "-i", "a"],
+        &["rm", "-ri", "a"],
+        &["mv", "-i", "a", "b", "c"],
+        &["mv", "-i", "a", "b"],
+        &["cp", "-i", "a", "b", "c"],
+        &["cp", "-i", "a", "b"],
+        &["cp", "-ri", "a", "b"],
+        &["cp", "-ai", "a", "b", "file:///x"],
+    ] {
+        let (code, said) = says(&run(&mut here.command(arguments)));
+        assert!(code == 2 && said.contains("does not ask"), "{arguments:?}: {code}: {said}");
+        is_whole(&here);
+    }
+    for arguments in [
+        &["ls", "-i", "a", "b"][..],
+        &["cat", "-i", "a", "b"],
+        &["stat", "-J", "a", "b"],
+        &["check", "-i", "a", "b", "b"],
+        &["clean", "-P", "7", "c"],
+        &["mkdir", "-P", "700", "new"],
+        &["cp", "-P", "7", "a", "new"],
+        &["cp", "-J", "a", "b", "new"],
+        &["cp", "-J", "a", "-", "new"],
+    ] {
+        here.fails(2, "HOST:PATH", arguments);
+        is_whole(&here);
+        assert!(!here.path("new").exists());
+    }
+    here.fails(2, "--existing refuse", &["cp", "-i", "a", "b", "c"]);
+    here.fails(2, "-n replaces nothing", &["mv", "-i", "a", "b", "c"]);
+    here.fails(2, "phoebus ls -R", &["rm", "-i", "a", "b"]);
+}
+
+#[test]
+fn h_among_other_options_is_of_sizes() {
+    let here = place();
+    for (options, to) in [(&["-avh"][..], "x"), (&["-ah"], "y"), (&["-a", "-h", "--quiet"], "z")] {
+        here.does(&[&["cp"], options, &["c", to]].concat());
+        assert!(here.path(to).join("c/d/e").exists() || here.path(to).join("d/e").exists(), "{options:?}");
+    }
+    for arguments in [&["cp", "-h"][..], &["cp", "--help"], &["cp", "c", "new", "--help"]] {
+        assert!(here.does(arguments).contains("Usage: phoebus cp"));
+    }
+    assert!(!here.path("new").exists());
+}
+
+#[test]
+fn nothing_is_moved_into_itself() {
+    let (here, serve) = (place(), Serve::writable());
+    here.does(&["cp", "-r", "c/", &serve.url("c")]);
+    let words = "it cannot be moved into itself";
+    here.fails(1, words, &["mv", "c", "c/d/new"]);
+    here.fails(1, words, &["mv", "c", "c/d"]);
+    here.fails(1, words, &["mv", "c", "c/c"]);
+    symlink("c", here.path("link")).unwrap();
+    here.fails(1, words, &["mv", "c", "link/d/new"]);
+    here.fails(1, words, &["mv", &serve.url("c"), &serve.url("c/d/new")]);
+    here.fails(4, words, &["mv", "a", "c", "c/d"]);
+    // What other clients ask for is refused for good, too.
+    symlink("c", serve.path("link")).unwrap();
+    here.fails(6, words, &["mv", &serve.url("c"), &serve.url("link/new")]);
+    assert!(here.path("c/d/e").exists() && serve.path("c/d/e").exists() && here.path("c/d/a").exists());
+}
+
+#[test]
+fn everyday_options_of_others_are_answered_by_what_to_use_instead() {
+    let here = place();
+    for (option, expected) in [
+        ("--size-only", "'--sync=size'"),
+        ("--ignore-existing", "'--existing keep'"),
+        ("--no-clobber", "'--existing keep'"),
+        ("--files-from", "'--list FILE'"),
+        ("--from0", "'-0'"),
+        ("--mkpath", "'--parents'"),
+        ("--copy-links", "without an option"),
+        ("-L", "without an option"),
+        ("-x", "mounted below"),
+        ("--one-file-system", "mounted below"),
+        ("--append-verify", "goes on"),
+        ("--ignore-times", "'--existing replace'"),
+        ("-I", "'--existing replace'"),
+        ("--chmod", "modes"),
+        ("--temp-dir", "'--partial-dir NAME'"),
+        ("-e", "PHOEBUS_SSH"),
+        ("--rsh", "PHOEBUS_SSH"),
+        ("--rsync-path", "'--remote-command COMMAND'"),
+        ("--target-directory", "at the end"),
+        ("-t", "at the end"),
+        ("--remove-source-files", "'phoebus mv'"),
+        ("--sparse", "without an option"),
+        ("-S", "without an option"),
+        ("--backup", "nothing keeps"),
+        ("--interactive", "does not ask"),
+        ("--stats", "the last line"),
+        ("--link-dest", "not linked"),
+        ("--exclude-from", "once for each"),
+        ("--include-from", "once for each"),
+        ("--port", "in the URL"),
+        ("--checkers", "'--transfers N'"),
+        ("--multi-thread-streams", "'--streams N'"),
+        ("--bwlimit", "'--limit-rate"),
+        ("--delete-after", "'--delete'"),
+        ("--delete-excluded", "'--delete'"),
+    ] {
+        let (code, said) = says(&run(&mut here.command(&["cp", option, "c", "new"])));
+        let one = said.matches("tip:").count() == 1;
+        assert!(code == 2 && one && said.contains(expected), "{option}: {code}: {said}");
+        assert!(!said.contains("to pass '") && !said.contains("similar argument"), "{option}: {said}");
+    }
+    for (arguments, expected) in [
+        (&["check", "-r", "c", "c"][..], "with all that is in them"),
+        (&["mv", "-f", "a", "b"], "without an option"),
+        (&["mv", "-v", "a", "b"], "no such option"),
+        (&["rm", "-v", "a"], "says nothing"),
+        (&["rm", "--interactive", "a"], "does not ask"),
+        (&["mkdir", "-v", "new"], "says nothing"),
+        (&["mkdir", "-m", "700", "new"], "umask"),
+    ] {
+        let (code, said) = says(&run(&mut here.command(arguments)));
+        let one = said.matches("tip:").count() == 1;
+        assert!(code == 2 && one && said.contains(expected), "{arguments:?}: {code}: {said}");
+    }
+    is_whole(&here);
+    // A slip of the pen is still guessed at.
+    here.fails(2, "'--recursive'", &["cp", "--recursiv", "c", "new"]);
+    // What is like nothing gets no guess.
+    let (_, said) = says(&run(&mut here.command(&["cp", "--fuzzy-wuzzy", "c", "new"])));
+    assert!(!said.contains("tip:"), "{said}");
+}
+
+#[test]
+fn what_else_newcomers_try() {
+    let here = place();
+    assert_eq!(here.does(&["cat", "--offset", "3", "c/d/e"]), "/e");
+    assert_eq!(here.does(&["cat", "--offset", "5", "c/d/e"]), "");
+    here.fails(1, "bytes from 6 on were asked for, and it has 5 B", &["cat", "--offset", "6", "c/d/e"]);
+    symlink("nowhere", here.path("dangling")).unwrap();
+    assert!(here.does(&["stat", "dangling"]).contains("kind: a symbolic link"));
+    here.fails(5, "does not exist", &["stat", "absent"]);
+    here.fails(1, "/a is a file, not a directory", &["mkdir", "-p", "a/new"]);
+    here.fails(2, "HOST:PATH with one colon", &["cp", "host::module/x", "new"]);
+    for addr in ["24012", "localhost:24012"] {
+        here.fails(2, "an address and port such as 127.0.0.1:2811", &["serve", "--listen", addr]);
+    }
+}

@@ -1,0 +1,72 @@
+//! `phoebus cp` with servers that have few connections for each client, or for each file: fewer files go at a time, and all arrive.
+
+use crate::support;
+use std::fs;
+use std::process::Command;
+use support::ftp::{Ftp, Tls, hidden};
+use support::grid::ok;
+use support::here::{Here, says};
+use support::serve::{Serve, bytes, run};
+
+/// More files at a time than the server has connections, there and back.
+fn all_arrive(server: &Ftp, modes: &[&[&str]]) {
+    let here = Here::new(None);
+    for i in 0..40 {
+        let dir = here.path("tree").join(format!("d{}", i % 4));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("f{i}")), bytes(20_000 + i)).unwrap();
+    }
+    fs::write(here.path("tree/long"), bytes(3_000_001)).unwrap();
+    for mode in modes {
+        here.does(&[&["cp", "-r", "-q"], *mode, &["tree/", &server.url("ftp", "tree")]].concat());
+        here.does(&[&["cp", "-r", "-q"], *mode, &[&server.url("ftp", "tree/"), "back"]].concat());
+        for other in [server.path("tree"), here.path("back")] {
+            ok(&run(Command::new("diff").arg("-r").args([&here.path("tree"), &other])));
+            fs::remove_dir_all(other).unwrap();
+        }
+    }
+    assert_eq!(hidden(&server.path("")), Vec::<String>::new());
+}
+
+#[test]
+fn vsftpd_has_three_connections_for_each_client() {
+    all_arrive(&Ftp::vsftpd_with(Tls::None, "max_per_ip=3"), &[&[], &["--transfers", "8"]]);
+}
+
+#[test]
+fn proftpd_has_three_connections_for_each_client() {
+    all_arrive(&Ftp::proftpd(Tls::None, "MaxClientsPerHost 3"), &[&[], &["--transfers", "8"]]);
+}
+
+#[test]
+fn our_own_says_at_once_how_many_it_has_for_each_file() {
+    let config = "[anonymous]\nroot = \"ROOT\"\nread_only = false\nthird_party = true\n";
+    let (narrow, wide) = (Serve::configured(&format!("{config}[data]\nstreams = 2\n")), Serve::configured(config));
+    let here = Here::new(None);
+    for path in [here.path("long"), narrow.path("there"), wide.path("there")] {
+        fs::write(path, bytes(3_000_001)).unwrap();
+    }
+    let copy =
+        |streams: &str, from: &str, to: &str| run(&mut here.command(&["cp", "--json", "--streams", streams, from, to]));
+    for (from, to) in [
+        ("long".to_owned(), narrow.url("put")),
+        (narrow.url("there"), "got".to_owned()),
+        (wide.url("there"), narrow.url("taken")),
+        (narrow.url("there"), wide.url("given")),
+    ] {
+        let (code, said) = says(&copy("3", &from, &to));
+        let server = narrow.url("");
+        let expected = format!(
+            "{}: 3 connections for a file were asked for, and the server answers OPTS RETR with 501 Parallelism of at most 2 is \
+             possible here",
+            server.trim_end_matches('/')
+        );
+        assert!(code == 1 && said.contains(&expected), "{from} {to}: {code}: {said}");
+        // Nor was it tried again, or told to have gone so.
+        assert!(!said.contains("\"again\"") && !said.contains("\"streams\":3"), "{said}");
+        // Nothing came, and nothing of it stays.
+        assert!(!here.path(".got.phoebus-draft").exists() && !here.path(".got.phoebus-journal").exists());
+        assert!(copy("2", &from, &to).status.success(), "{from} {to}");
+    }
+    assert_eq!([narrow.hidden(), wide.hidden()], [Vec::<String>::new(), Vec::new()]);
+}

@@ -1,0 +1,108 @@
+//! `phoebus cp` from and to a server that ends, or that loses what it was sent, at a moment that suits nobody.
+
+use crate::support;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use support::ftp::hidden;
+use support::here::{Here, says};
+use support::serve::{Serve, bytes};
+
+/// A server is told to end while so many files, some megabytes in all, are put or got.
+fn ends_amid(files: usize, put: bool) {
+    let content = bytes(if files == 1 { 2_000_000 } else { 6_000_000 });
+    let (here, serve) = (Here::new(None), Serve::writable());
+    let (source, dest) = if put { (here.path(""), serve.path("")) } else { (serve.path(""), here.path("")) };
+    let names: Vec<String> = (0..files).map(|i| format!("f{i}")).collect();
+    for name in &names {
+        fs::write(source.join(name), &content).unwrap();
+    }
+    let urls: Vec<String> = names.iter().map(|name| if put { name.clone() } else { serve.url(name) }).collect();
+    let to = if put { serve.url("") } else { "./".to_owned() };
+    let mut arguments = vec!["cp", "--transfers", "2", "--limit-rate", if files == 1 { "2M" } else { "6M" }];
+    arguments.extend(urls.iter().map(String::as_str).chain([&*to]));
+    let copy = here.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Of each some has come: a draft is there before its transfer is asked for.
+    let has_some = |name: &String| fs::metadata(dest.join(name)).is_ok_and(|meta| meta.blocks() >= 1000);
+    let moving = || hidden(&dest).iter().filter(|name| has_some(name)).count() >= files;
+    support::wait_until(moving, || format!("{:?}: {}", hidden(&dest), serve.log()));
+    kill_process(Pid::from_raw(serve.pid().try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
+    let (code, said) = says(&copy.wait_with_output().unwrap());
+    assert_eq!(code, 0, "{said}\n{}", serve.log());
+    for name in &names {
+        assert!(fs::read(dest.join(name)).unwrap() == content, "{name}: {said}");
+    }
+    assert_eq!(hidden(&dest), Vec::<String>::new());
+    assert!(serve.ended().success());
+}
+
+#[test]
+fn a_put_ends_well_that_was_begun_before_the_server_was_told_to_end() {
+    ends_amid(1, true);
+}
+
+#[test]
+fn so_does_a_get() {
+    ends_amid(1, false);
+}
+
+#[test]
+fn so_do_several_at_once() {
+    ends_amid(2, true);
+}
+
+/// Hands on what comes to it, and while `cuts`, ends a control connection over which the checksum of a file is asked for.
+fn cutting(to: SocketAddr, cuts: Arc<AtomicBool>) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let addr = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let (server, cuts) = (TcpStream::connect(to).unwrap(), cuts.clone());
+            let (mut from, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut back);
+                let _ = back.shutdown(Shutdown::Both);
+            });
+            thread::spawn(move || {
+                let (mut lines, mut line) = (BufReader::new(client), Vec::new());
+                while lines.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
+                    if cuts.load(Ordering::Relaxed) && line.starts_with(b"CKSM") || (&server).write_all(&line).is_err()
+                    {
+                        break;
+                    }
+                    line.clear();
+                }
+                let _ = server.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    addr
+}
+
+#[test]
+fn an_upload_of_which_all_was_there_begins_anew_where_it_was_removed() {
+    let (here, serve, cuts) = (Here::new(None), Serve::writable(), Arc::new(AtomicBool::new(true)));
+    let url = format!("ftp://{}/x", cutting(SocketAddr::from((Ipv4Addr::LOCALHOST, serve.port())), cuts.clone()));
+    fs::write(here.path("x"), bytes(17 << 20)).unwrap();
+    let uncut = || cuts.store(false, Ordering::Relaxed);
+    for removed in [true, false] {
+        cuts.store(true, Ordering::Relaxed);
+        here.fails(11, "", &["cp", "--attempts", "1", "x", &url]);
+        let left = serve.hidden();
+        assert!(left.len() == 1 && !serve.path("x").exists(), "{left:?}");
+        uncut();
+        if removed {
+            fs::remove_file(serve.path(&left[0])).unwrap();
+        }
+        let said = here.does(&["cp", "--json", "x", &url]);
+        assert!(fs::read(serve.path("x")).unwrap() == bytes(17 << 20), "{said}");
+        assert_eq!(serve.hidden(), Vec::<String>::new());
+        fs::remove_file(serve.path("x")).unwrap();
+    }
+}

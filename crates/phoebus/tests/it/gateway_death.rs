@@ -1,0 +1,203 @@
+//! A gateway that dies takes its sessions with it, and every end still open learns that they failed (invariant 1, P23).
+
+use crate::support;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use support::{Certificates, Gateway, PATIENCE, address, assert_reset, pair, session_over, wait_until};
+
+/// By what gateways are joined: every transport with every protection that it can have, and `auto` with one that only QUIC can
+/// give it.
+const HOPS: [(&str, &str); 7] = [
+    ("tcp", "none"),
+    ("tcp", "auth"),
+    ("tcp", "encrypt"),
+    ("udt", "none"),
+    ("udt", "encrypt"),
+    ("quic", "encrypt"),
+    ("auto", "none"),
+];
+
+/// Two gateways with a hop of one transport between them, and beacons beside it where it is not TCP. Silence alone would end
+/// nothing for as long as a test has patience.
+struct Pair {
+    addrs: [SocketAddr; 2],
+    texts: [String; 2],
+    gateways: [Gateway; 2],
+    _certificates: Certificates,
+}
+
+const NAMES: [&str; 2] = ["pg1", "pg2"];
+
+impl Pair {
+    /// A neighbour whose beacon was reset counts as dead when nothing was heard of it for the time `silence`.
+    fn by(transport: &str, security: &str, silence: &str) -> Self {
+        const SILENCE: Duration = Duration::from_secs(600);
+        assert!(SILENCE > 5 * PATIENCE);
+        let certificates = Certificates::new();
+        let needs_none = security == "none" && transport != "auto";
+        let addrs = [address(), address()].map(|addr| SocketAddr::from((addr, 5006)));
+        let (by, allowed) = if transport == "auto" { ("quic", "allowed = [\"quic\"]\n") } else { (transport, "") };
+        let text = |n: usize| {
+            let (addr, next, min) = (addrs[n], addrs[1 - n], 1 - n);
+            let tls = if needs_none { String::new() } else { certificates.issue(NAMES[n]) };
+            let listener = match by {
+                "tcp" => String::new(),
+                "quic" => format!("[[listen]]\naddress = \"{addr}\"\ntransport = \"quic\"\n"),
+                _ => format!("[[listen]]\naddress = \"{addr}\"\ntransport = \"{by}\"\nsecurity = \"{security}\"\n"),
+            };
+            format!(
+                "{tls}{listener}[[peer]]\nname = \"{}\"\naddress = \"{next}\"\ntransport = \"{transport}\"\n{allowed}\
+                 security = \"{security}\"\nfrom = [\"127.0.0.0/8\"]\npool = {{ min = {min} }}\n\
+                 [profile.default]\nidle_timeout = \"{}s\"\n[limits]\nsilence_timeout = \"{silence}\"\n",
+                NAMES[1 - n],
+                SILENCE.as_secs()
+            )
+        };
+        let texts = [text(0), text(1)];
+        let start = |n: usize| Gateway::start_at(addrs[n], NAMES[n], &texts[n]);
+        let second = start(1);
+        let first = start(0);
+        if transport != "tcp" {
+            first.wait_for_log("a beacon is lit");
+        }
+        Self { gateways: [first, second], addrs, texts, _certificates: certificates }
+    }
+}
+
+/// Runs `test` over two gateways, with each transport between them: it gets the one to kill, and a session. Once the first
+/// gateway dies, once the second. Over a transport that does not show it, the other has to know by its beacon, and not by a
+/// silence that could be the path's.
+fn with_each_victim(test: impl Fn(&mut Gateway, TcpStream, TcpStream)) {
+    for (transport, security) in HOPS {
+        for first_dies in [true, false] {
+            // Within which a suspect has to answer. Nobody lives here whose beacon is reset, and nobody does.
+            let mut pair = Pair::by(transport, security, "300ms");
+            let (client, destination) = session_over(&pair.addrs);
+            let [first, second] = &mut pair.gateways;
+            let (victim, other) = if first_dies { (first, &*second) } else { (second, &*first) };
+            test(victim, client, destination);
+            if transport != "tcp" {
+                other.wait_for_log("the peer has died");
+            }
+        }
+    }
+}
+
+#[test]
+fn idle() {
+    with_each_victim(|victim, mut client, mut destination| {
+        victim.kill();
+        assert_reset(&mut client, "client");
+        assert_reset(&mut destination, "destination");
+    });
+}
+
+#[test]
+fn in_mid_stream() {
+    with_each_victim(|victim, client, mut destination| {
+        let stopped = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let mut sender = client.try_clone().unwrap();
+            let stopped = &stopped;
+            scope.spawn(move || {
+                let block = vec![7; 1 << 16];
+                while sender.write_all(&block).is_ok() {}
+                stopped.store(true, Ordering::Release);
+            });
+            let mut block = vec![0; 1 << 20];
+            destination.read_exact(&mut block).unwrap();
+            victim.kill();
+            assert_reset(&mut destination, "destination");
+            wait_until(|| stopped.load(Ordering::Acquire), || "the client's writes go on".into());
+        });
+        assert!(client.take_error().unwrap().is_none(), "the writer has met the error already");
+    });
+}
+
+#[test]
+fn paced() {
+    with_each_victim(|victim, mut client, mut destination| {
+        for _ in 0..5 {
+            client.write_all(b"tick").unwrap();
+            destination.read_exact(&mut [0; 4]).unwrap();
+            thread::sleep(Duration::from_millis(20));
+        }
+        victim.kill();
+        assert_reset(&mut destination, "destination");
+        assert_reset(&mut client, "client");
+    });
+}
+
+#[test]
+fn half_closed_by_the_client() {
+    with_each_victim(|victim, mut client, mut destination| {
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(destination.read(&mut [0; 1]).unwrap(), 0);
+        destination.write_all(b"part of the answer").unwrap();
+        client.read_exact(&mut [0; 18]).unwrap();
+        victim.kill();
+        assert_reset(&mut client, "client");
+        // The destination has read the end of the client's stream, which was true; what it still writes fails.
+        wait_until(|| failed(&mut destination), || "the destination's writes go on".into());
+    });
+}
+
+#[test]
+fn half_closed_by_the_destination() {
+    with_each_victim(|victim, mut client, mut destination| {
+        destination.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+        client.write_all(b"more of the request").unwrap();
+        destination.read_exact(&mut [0; 19]).unwrap();
+        victim.kill();
+        assert_reset(&mut destination, "destination");
+        wait_until(|| failed(&mut client), || "the client's writes go on".into());
+    });
+}
+
+/// Whether a write meets the reset.
+fn failed(stream: &mut TcpStream) -> bool {
+    match stream.write_all(b"x") {
+        Ok(()) => false,
+        Err(error) => {
+            assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+            true
+        }
+    }
+}
+
+#[test]
+fn a_gateway_that_comes_back_is_told_from_the_one_before() {
+    // Over UDT nothing else says so.
+    for victim in [0, 1] {
+        let mut pair = Pair::by("udt", "encrypt", "600s");
+        let (mut client, mut destination) = session_over(&pair.addrs);
+        // The other one looks only when the new process is there.
+        pair.gateways[1 - victim].signal(libc::SIGSTOP);
+        pair.gateways[victim].kill();
+        let came_back = Gateway::start_at(pair.addrs[victim], NAMES[victim], &pair.texts[victim]);
+        pair.gateways[1 - victim].signal(libc::SIGCONT);
+        assert_reset(&mut client, "client");
+        assert_reset(&mut destination, "destination");
+        pair.gateways[1 - victim].wait_for_log("another process has taken its place");
+        session_over(&pair.addrs);
+        drop(came_back);
+    }
+}
+
+#[test]
+fn a_gateway_that_comes_back_serves_new_sessions() {
+    let (first, mut second) = pair("", "");
+    let (mut client, _destination) = session_over(&[first.addr, second.addr]);
+    let addr = second.addr;
+    second.kill();
+    assert_reset(&mut client, "client");
+    let second = Gateway::start_at(addr, "pg2", "");
+    // The first gateway's pool held connections to the dead process.
+    for _ in 0..3 {
+        session_over(&[first.addr, second.addr]);
+    }
+}

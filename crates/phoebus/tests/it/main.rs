@@ -1,0 +1,50 @@
+//! All tests of this crate that stand outside of it: one program, since linking one is quicker than linking many.
+
+#![allow(clippy::unwrap_used, unreachable_pub, reason = "a test that cannot go on has failed; nobody links a test")]
+
+mod cli_cert;
+mod cli_client;
+mod cli_files;
+mod cli_habits;
+mod cli_testbed;
+mod cli_testbed_gateways;
+mod cli_testbed_killed;
+mod connect_gateways;
+mod cp_crowded;
+mod cp_drain;
+mod cp_ftp;
+mod cp_gsiftp;
+mod cp_local;
+mod cp_ssh;
+mod cp_stack;
+mod cp_strange;
+mod cp_stripe;
+mod cp_via;
+mod demo;
+mod first_hop;
+mod first_hop_filtered;
+mod gateway_auto;
+mod gateway_cut;
+mod gateway_death;
+mod gateway_hostile;
+mod gateway_life;
+mod gateway_load;
+mod gateway_loss;
+mod gateway_pool;
+mod gateway_security;
+mod gateway_stopped;
+mod gateway_udp;
+mod gridftp;
+mod gridftp_aware;
+mod gridftp_cut;
+mod gridftp_demands;
+mod gridftp_faults;
+mod gridftp_first_hop;
+mod gridftp_more;
+mod guide;
+mod mv;
+mod serve;
+mod serve_gateways;
+mod serve_nodes;
+mod standard_streams;
+mod support;

@@ -1,0 +1,118 @@
+//! `phoebus mv` of directories that have to be copied: where they go, and how a move that was cut goes on.
+
+use crate::support;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use support::serve::{Serve, run};
+use tempfile::{TempDir, tempdir};
+
+struct Here(TempDir);
+
+impl Here {
+    /// A directory `tree`, with files in it and below it.
+    fn new() -> Self {
+        let here = Self(tempdir().unwrap());
+        here.write("tree/a/f");
+        here.write("tree/g");
+        here
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str) {
+        write(&self.path(name));
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+        command.arg("mv").args(arguments).current_dir(self.0.path()).env("HOME", self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// The exit code, and what is said.
+    fn moves(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        says(&run(&mut self.command(arguments)))
+    }
+}
+
+fn says(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A file that has its path for bytes.
+fn write(path: &Path) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, path.display().to_string()).unwrap();
+}
+
+#[test]
+fn a_directory_that_was_moved_in_part_is_not_split() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    let new = serve.url("new");
+    // What an earlier move has left: a directory, or the draft of a file.
+    for left in ["new/a/other", "new/.g.0123456789abcdef.phoebus-part"] {
+        let _ = fs::remove_dir_all(serve.path("new"));
+        write(&serve.path(left));
+        let (code, said) = here.moves(&["tree", &new]);
+        let both = said.contains("\"phoebus mv -T /") && said.contains("/new/\" as the destination");
+        assert!(code == Some(10) && both, "{left}: {code:?} {said}");
+        assert!(here.path("tree/a/f").exists() && !serve.path("new/tree").exists(), "{left}");
+    }
+    // The two forms that it names.
+    assert_eq!(here.moves(&["-T", "tree", &new]), (Some(0), String::new()));
+    assert!(!here.path("tree").exists() && serve.path("new/a/f").exists() && serve.path("new/g").exists());
+    here.write("tree/a/f");
+    assert_eq!(here.moves(&["tree", &serve.url("new/")]), (Some(0), String::new()));
+    assert!(!here.path("tree").exists() && serve.path("new/tree/a/f").exists());
+    // With nothing in common there is nothing to ask.
+    here.write("else/b");
+    assert_eq!(here.moves(&["else", &new]), (Some(0), String::new()));
+    assert!(serve.path("new/else/b").exists());
+}
+
+#[test]
+fn a_destination_that_is_the_name_itself_is_one() {
+    let here = Here::new();
+    fs::create_dir(here.path("empty")).unwrap();
+    assert_eq!(here.moves(&["-T", "tree", "empty"]), (Some(0), String::new()));
+    assert!(here.path("empty/g").exists() && !here.path("tree").exists());
+    here.write("full/x");
+    let (code, said) = here.moves(&["-T", "empty", "full"]);
+    assert!(code == Some(1) && said.contains("not empty") && here.path("empty/g").exists(), "{code:?} {said}");
+    let (code, said) = here.moves(&["-T", "empty", "full", "other"]);
+    assert!(code == Some(2) && said.contains("-T: one source was expected"), "{code:?} {said}");
+}
+
+#[test]
+fn who_interrupts_it_is_told_how_it_goes_on() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    fs::File::create(here.path("tree/long")).unwrap().set_len(2 << 30).unwrap();
+    let new = serve.url("new");
+    let mv = here.command(&["tree", &new]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !serve.path("new").exists() {
+        std::thread::yield_now();
+    }
+    let pid = rustix::process::Pid::from_child(&mv);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let (code, said) = says(&mv.wait_with_output().unwrap());
+    assert!(code == Some(130) && said.contains("the same command with -T goes on"), "{code:?} {said}");
+    fs::File::create(here.path("tree/long")).unwrap().set_len(1 << 20).unwrap();
+    assert_eq!(here.moves(&["-T", "tree", &new]), (Some(0), String::new()));
+    assert!(!here.path("tree").exists() && serve.path("new/long").exists() && serve.path("new/a/f").exists());
+}
+
+#[test]
+fn of_two_links_to_one_file_the_first_goes() {
+    let here = Here::new();
+    fs::hard_link(here.path("tree/g"), here.path("other")).unwrap();
+    // One name by two paths is no such pair.
+    std::os::unix::fs::symlink("tree", here.path("way")).unwrap();
+    assert_eq!(here.moves(&["way/g", "tree/g"]), (Some(0), String::new()));
+    assert!(here.path("tree/g").exists() && here.path("other").exists());
+    assert_eq!(here.moves(&["tree/g", "other"]), (Some(0), String::new()));
+    assert!(!here.path("tree/g").exists() && here.path("other").exists());
+    assert_eq!(fs::read_dir(here.path("tree")).unwrap().count(), 1);
+}

@@ -1,0 +1,27 @@
+//! What a program sees of epoll while a session is opened, and after (`tests/c/epoll.c`).
+
+use crate::common;
+use common::peer::{self, Peer};
+use common::{compile, preloaded, run};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("epoll", &[]))
+}
+
+macro_rules! rules {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            let peer = Peer::start("127.0.0.1");
+            let direct = peer::echo([127, 0, 0, 1].into());
+            let mut command = preloaded(program(), peer.address);
+            command.env("CONTROL", peer.control.to_string()).env("DIRECT", direct.port().to_string());
+            run(command.arg(stringify!($name))).ok();
+        }
+    )*};
+}
+
+rules! { level edge once exclusive failure changed others threads many }

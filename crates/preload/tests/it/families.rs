@@ -1,0 +1,41 @@
+//! Gateways of the other address family (`tests/c/families.c`).
+
+use crate::common;
+use common::peer::{self, Peer};
+use common::{compile, preloaded, run};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("families", &[]))
+}
+
+fn check(rule: &str, gateway: &str) {
+    let peer = Peer::start(gateway);
+    let direct = peer::echo([127, 0, 0, 1].into());
+    let mut command = preloaded(program(), peer.address);
+    command.env("CONTROL", peer.control.to_string()).env("DIRECT", direct.port().to_string());
+    run(command.arg(rule)).ok();
+    assert!(!peer.asked().is_empty());
+}
+
+#[test]
+fn ipv4_sockets_and_an_ipv4_gateway() {
+    check("four", "127.0.0.1");
+}
+
+#[test]
+fn ipv4_sockets_and_an_ipv6_gateway() {
+    check("four", "::1");
+}
+
+#[test]
+fn ipv6_sockets_and_an_ipv4_gateway() {
+    check("six", "127.0.0.1");
+}
+
+#[test]
+fn ipv6_sockets_and_an_ipv6_gateway() {
+    check("six", "::1");
+}

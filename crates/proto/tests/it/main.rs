@@ -1,0 +1,9 @@
+//! All tests of this crate that stand outside of it: one program, since linking one is quicker than linking many.
+
+#![allow(clippy::unwrap_used, unreachable_pub, reason = "a test that cannot go on has failed; nobody links a test")]
+
+mod bundle;
+mod bundle_rates;
+mod frames;
+mod handshake;
+mod udt;
