@@ -6,10 +6,10 @@ use super::calls::fault;
 use super::options::DriverOption;
 use crate::wrapblock::Abilities;
 use std::collections::BTreeSet;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 
 /// A driver that can be used: versions agree and no function is missing.
 pub(super) struct Table {
@@ -62,6 +62,7 @@ impl Table {
             return Err("it lists an option that can be changed (live), and has no function set".into());
         }
         start(table, &raw)?;
+        leave_out_destructors();
         Ok(Self { raw, title, abilities, options })
     }
 }
@@ -82,6 +83,25 @@ fn start(table: *const DriverTable, raw: &DriverTable) -> Result<(), String> {
     }
     started.insert(table.addr());
     Ok(())
+}
+
+/// Has this process end, with its status, without the destructors of libraries. A driver's threads go on until then and may use what
+/// those take away (libudt's do): the process would be ended by a signal, whatever its status was.
+fn leave_out_destructors() {
+    extern "C" fn end(status: c_int, _: *mut c_void) {
+        // SAFETY: Rust has flushed its streams before the C library's `exit` calls this.
+        unsafe { libc::_exit(status) }
+    }
+    unsafe extern "C" {
+        // Of glibc: like atexit(3), and tells the status.
+        fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+    }
+    static ONCE: Once = Once::new();
+    // The last to be registered is the first to be called, and libraries register their destructors when they are loaded.
+    ONCE.call_once(|| {
+        // SAFETY: the function takes nothing that could be gone by then. Without memory for it the destructors do run.
+        let _ = unsafe { on_exit(end, std::ptr::null_mut()) };
+    });
 }
 
 /// The table as far as both sides know it, the rest zero.

@@ -8,6 +8,7 @@ use phoebus_net::wrapblock::Limits;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use support::{Workshop, load};
 
 /// Why `file` is refused, without the file's name.
@@ -61,6 +62,26 @@ fn a_driver_says_what_it_is_and_what_it_can_be_told() {
     );
     let message = error("send_buffer", "2GiB");
     assert!(message.contains("\"2GiB\" is not a size such as 8MiB from 4096 to 1073741824 (kernel send"), "{message}");
+}
+
+const DRIVER: &str = "DRIVER_TO_LOAD";
+
+#[test]
+fn a_process_ends_without_the_destructors_of_its_drivers() {
+    let workshop = Workshop::new();
+    let last = "#include <stdlib.h>\n__attribute__((destructor)) static void last(void) { abort(); }";
+    let file = pretender_with(&workshop, "aborts.so", last, "");
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "driver_files::loads_a_driver_and_ends", "--ignored"]).env(DRIVER, file);
+    let output = command.output().unwrap();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+}
+
+/// Not a test: what [`a_process_ends_without_the_destructors_of_its_drivers`] starts.
+#[test]
+#[ignore = "is started by another test"]
+fn loads_a_driver_and_ends() {
+    load(Path::new(&std::env::var_os(DRIVER).unwrap()));
 }
 
 #[test]
