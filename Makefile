@@ -12,7 +12,7 @@ PHOEBUS = $(BUILT)/phoebus
 
 all: build
 
-# The binary and the preload library, side by side in target/release.
+# The binary and the libraries, side by side in target/release.
 build:
 	$(CARGO) build --profile $(call profile_of,release) --workspace
 

@@ -334,7 +334,8 @@ f.sendcmd('SIZE long'); f.sendcmd('MDTM d/x'); f.delete('d/x'); f.rmd('d'); f.qu
         assert!(calls.contains_key(&(name.to_owned(), daemon)), "{name} was not seen as the user: {calls:?}");
     }
     for ((name, user), (times, line)) in calls {
-        assert!(user == daemon, "{name} was made as {user} {times} times: {line}");
+        // With debug assertions the standard library looks whether a descriptor is open before it closes it.
+        assert!(user == daemon || line.contains("F_GETFD"), "{name} was made as {user} {times} times: {line}");
     }
 }
 

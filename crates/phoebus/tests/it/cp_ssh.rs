@@ -246,7 +246,10 @@ fn ssh_is_told_what_scp_tells_it() {
     let (code, said) = with(&["cp", "--attempts", "1", "-P", &port, "127.0.0.1:x", "y"]);
     assert!(code == 6 && said.contains("Permission denied"), "{code}: {said}");
     let (code, said) = with(&["cat", "-P", &port, "ftp://127.0.0.1/x"]);
-    assert!(code == 2 && said.contains("-P, -i and -J are for HOST:PATH and sshftp://"), "{code}: {said}");
+    assert!(
+        code == 2 && said.contains("-P is for HOST:PATH and sshftp://, as in scp, and no place here is one"),
+        "{code}: {said}"
+    );
 }
 
 #[test]

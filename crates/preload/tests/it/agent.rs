@@ -206,12 +206,13 @@ fn auto_chooses_what_can_be_had_and_says_so() {
     assert_eq!(by[1], "quic encrypt");
     // TLS alone is to be had at the other port.
     let (said, report) = get(format!("{}:{},{second}", first.ip(), first.port() + 1));
-    assert!(said.starts_with("phoebus: the first hop goes by tls, since quic could not be had: "), "{said}");
+    // Before it, if that takes long, stands that the gateway has not answered yet.
+    assert!(said.contains("phoebus: the first hop goes by tls, since quic could not be had: "), "{said}");
     assert_eq!(way(&report).1[1], "tcp encrypt", "{report:#}");
     // pg2 has no TLS at all.
     let (said, report) = get(second.to_string());
     assert!(
-        said.starts_with("phoebus: no first hop by auto to ") && said.contains("it goes by tcp, without an agent"),
+        said.contains("phoebus: no first hop by auto to ") && said.contains("it goes by tcp, without an agent"),
         "{said}"
     );
     assert_eq!(way(&report).0, ["client", "pg2"], "{report:#}");
