@@ -8,7 +8,7 @@ profile_of = $(or $(PROFILE),$1)
 BUILT = $(TARGET)/$(patsubst dev,debug,$(call profile_of,release))
 PHOEBUS = $(BUILT)/phoebus
 
-.PHONY: all build xio demo test bench check fuzz clean install install-xio
+.PHONY: all build xio demo test soak bench check fuzz clean install install-xio
 
 all: build
 
@@ -31,6 +31,11 @@ test:
 	scripts/setup test
 	$(MAKE) -C xio test
 	CARGO="$(CARGO)" scripts/test --profile $(call profile_of,dev)
+
+# The tests that have a short form in `make test`, at their full length.
+soak:
+	scripts/setup test
+	CARGO="$(CARGO)" PHOEBUS_SOAK=1 scripts/test --profile $(call profile_of,dev) driver_leaks udtcat::testbed
 
 # The experiments; tables go to docs/benchmarks.md by hand, after a look at them, which also says how long each takes. Those
 # behind the names are done once more with what carries the hops compared. Some: make bench EXPERIMENTS="udt cpu" COMPARED=

@@ -1,7 +1,7 @@
 //! Lets a stranger send any tokens to the server of a control channel, and an attacker alter those of an honest client.
 #![no_main]
 
-#[path = "../../crates/gsi/tests/pure/world.rs"]
+#[path = "../../crates/gsi/tests/it/pure/world.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "made for tests")]
 mod world;
 
