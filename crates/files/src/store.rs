@@ -461,6 +461,8 @@ pub struct FileId {
     pub device: u64,
     /// Its number there. Another file may have it once this one is gone.
     pub number: u64,
+    /// How many names it has.
+    pub links: u64,
     /// When anything of it was changed last, its names among it, which nobody can set.
     pub changed: Time,
 }

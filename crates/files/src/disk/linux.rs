@@ -365,6 +365,7 @@ pub(super) fn stat_of(stat: &rustix::fs::Stat) -> Stat {
         sparse: size >= HOLE && stored <= size - HOLE,
         id: stat.st_ino,
         device: stat.st_dev,
+        links: stat.st_nlink,
         owner: stat.st_uid,
         group: stat.st_gid,
     }

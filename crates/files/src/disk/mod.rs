@@ -134,6 +134,8 @@ pub(crate) struct Stat {
     pub(crate) id: u64,
     /// Which device it is on.
     pub(crate) device: u64,
+    /// How many names it has.
+    pub(crate) links: u64,
     /// The user who owns it.
     pub(crate) owner: u32,
     /// Its group.

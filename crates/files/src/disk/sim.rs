@@ -425,6 +425,7 @@ impl DiskFile for SimFile {
             sparse: false,
             id: self.id,
             device: 1,
+            links: 1,
             owner: 0,
             group: 0,
         })

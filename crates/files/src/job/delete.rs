@@ -57,7 +57,10 @@ impl Otherwise {
 
 /// Whether a server may list `name` for what was called `other`. Of how letters are composed nothing is known here.
 fn may_be_one(name: &[u8], other: &[u8]) -> bool {
-    !name.is_ascii() || !other.is_ascii() || super::look::may_be_one(name, other)
+    let (short, long) = (folded(name), folded(other));
+    // As in PROGRA~1 for Program Files, and in a.txt;1 for a.txt.
+    let is_form = name.contains(&b'~') || short.starts_with(&long) || long.starts_with(&short);
+    is_form || !name.is_ascii() || !other.is_ascii() || super::look::may_be_one(name, other)
 }
 
 impl Run<'_> {
@@ -228,8 +231,20 @@ impl Run<'_> {
             Some(store) => (store, Key::ROOT),
             None => (job.dest.clone(), top.clone()),
         };
+        let mut links = Vec::new();
+        if !job.dry_run && store.is_far() {
+            let wrong = |error: KeyError| (top.clone(), self.wrong(&error));
+            links = self.remove_links(&*store, &above, &doomed.things).await.map_err(wrong)?;
+        }
         let mut going = JoinSet::new();
         for (below, kind) in doomed.things {
+            if links.iter().any(|link| below.below(link).is_some()) {
+                if links.contains(&below) {
+                    let key = self.at(&top, &below).map_err(|error| (top.clone(), error))?;
+                    self.removed(Some(Ok((key, Ok(())))));
+                }
+                continue;
+            }
             // A directory goes when all that is in it has gone; and a draft and its journal ask for the same lock.
             let alone = kind == Kind::Dir || is_engines(below.name());
             while going.len() >= AHEAD || (alone && !going.is_empty()) {
@@ -250,6 +265,19 @@ impl Run<'_> {
             self.removed(Some(removed));
         }
         if job.dry_run { Ok(()) } else { store.settle().await.map_err(|error| (top, error)) }
+    }
+
+    /// Removes as files what a server has called directories, the upper ones first, and returns what that did to: links, of which some
+    /// servers tell what they lead to, and what was listed behind them stays.
+    async fn remove_links(&self, store: &dyn Store, above: &Key, things: &[(Key, Kind)]) -> Result<Vec<Key>, KeyError> {
+        let mut links = Vec::<Key>::new();
+        for (below, _) in things.iter().rev().filter(|(_, kind)| *kind == Kind::Dir) {
+            let is_behind = links.iter().any(|link| below.below(link).is_some());
+            if !is_behind && !self.job.how.stop.is_asked() && store.remove(&above.beneath(below)?).await.is_ok() {
+                links.push(below.clone());
+            }
+        }
+        Ok(links)
     }
 
     fn removed(&mut self, removed: Option<Result<Removed, JoinError>>) {
@@ -315,6 +343,7 @@ mod tests {
         assert!(!has("New", Some(dir), "other", dir) && !has("new.txt", Some(old), "other", old));
         assert!(has("New", Some(dir), "new", dir) && has("caf\u{e9}", Some(dir), "cafe_", dir));
         assert!(has("a-long-name-1", Some(dir), "a-long-name", dir));
+        assert!(has("Program Files", Some(dir), "PROGRA~1", dir) && has("a.txt", Some(old), "A.TXT;1", old));
         // A time says it of any name.
         assert!(has("new", Some(known), "other", known) && !has("new", Some(known), "other", old));
         assert!(!has("new", None, "other", dir) && has("new", None, "NEW", dir));

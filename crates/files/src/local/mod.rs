@@ -621,7 +621,7 @@ fn meta_of(stat: &Stat) -> Meta {
         modified: Some(stat.modified),
         mode: Some(stat.mode),
         sparse: stat.kind == Kind::File && stat.sparse,
-        identity: Some(FileId { device: stat.device, number: stat.id, changed: stat.changed }),
+        identity: Some(FileId { device: stat.device, number: stat.id, links: stat.links, changed: stat.changed }),
     }
 }
 

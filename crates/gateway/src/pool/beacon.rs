@@ -195,18 +195,19 @@ impl Pool {
 
     /// The peer's process `instance` has lit a beacon here, or has answered one of our own. Returns the number of that beacon.
     pub(crate) fn shows_itself(&self, instance: u64, by: Security, is_own: bool) -> u64 {
-        let (mut number, mut is_another) = (0, false);
+        let mut number = 0;
+        // Told before those wake who wait for it: what a suspicion says of that next says more.
+        let was = self.shown.borrow().instance;
+        if ![0, instance].contains(&was) && instance != 0 {
+            self.may_have_died(None, by);
+        }
         self.shown.send_modify(|shown| {
-            is_another = ![0, instance].contains(&shown.instance) && instance != 0;
             let since = if shown.instance == instance { shown.since } else { Instant::now() };
             let mut counts = shown.counts;
             counts[usize::from(is_own)] += 1;
             number = counts[usize::from(is_own)];
             *shown = Shown { instance, by, since, counts };
         });
-        if is_another {
-            self.may_have_died(None, by);
-        }
         number
     }
 

@@ -290,8 +290,15 @@ fn quic_that_a_reload_takes_out_can_be_put_back_though_old_connections_go_on() {
         second.reload("pg2", &format!("{}{ALLOW_ALL}", hop.tls[1]));
         second.reload("pg2", &hop.text(1, "model", ""));
     }
-    let again = session(&first, |ask| ask);
-    exchange(again.0, again.1, b"up", b"down");
+    // What was put back listens a moment after the reload.
+    let ((listener, to), start) = (destination(), Instant::now());
+    let again = loop {
+        match Ask::to(to).ask(first.addr) {
+            Ok((client, _)) => break client,
+            Err(no) => assert!(no.reason.contains("takes no new") && start.elapsed() < PATIENCE, "{no:?}"),
+        }
+    };
+    exchange(again, listener.accept().unwrap().0, b"up", b"down");
     exchange(client, server, &pattern(300_000, 1), &pattern(200_000, 2));
 }
 

@@ -369,8 +369,9 @@ impl Draft for RemoteDraft {
             // A checksum says more than a size, and a device has none.
             let size = Some(size).filter(|_| !self.device && !self.summed.load(Ordering::Relaxed));
             let mut attributes = self.spec.attributes;
-            // What others cannot read at its source they do not read there.
-            let private = self.spec.at_most.filter(|mode| mode & 0o044 != 0o044 && self.part != self.key);
+            // What others cannot read at its source they do not read there. What was there and is written in place keeps its own mode.
+            let is_new = self.part != self.key || matches!(self.before, Some(None));
+            let private = self.spec.at_most.filter(|mode| mode & 0o044 != 0o044 && is_new);
             attributes.mode = attributes.mode.or(private.map(unmasked));
             self.remote.finish(&self.part, &self.key, attributes, size).await?;
             if let Some(marks) = &self.marks {

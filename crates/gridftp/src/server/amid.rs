@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A user, and the host that he is at.
 type Whose = (String, IpAddr);
 
-/// Transfers that are under way.
+/// What is under way about files.
 pub(super) type Moving = Counts<Whose>;
 
 /// What one control connection has to do with them.
@@ -44,8 +44,8 @@ impl Amid {
         }
         self.whose = account.map(|account| (account.name.clone(), self.peer));
         self.last = Some(Instant::now());
-        let whose = self.whose.clone().filter(|_| task.moves_data())?;
-        self.moving.add(whose, usize::MAX)
+        // Sums count as transfers do: one of a long file takes as long.
+        self.moving.add(self.whose.clone()?, usize::MAX)
     }
 
     /// Notes that a command was answered. Who only says that he is there asks for nothing about a file.
@@ -60,11 +60,14 @@ impl Amid {
     /// takes to him and his next command back.
     pub(super) async fn is_over(&self, trip: Duration) {
         let Some(mut last) = self.last else { return };
-        while last.elapsed() < GRACE + trip {
-            sleep(LOOK).await;
+        loop {
             if self.whose.as_ref().is_some_and(|whose| self.moving.has(whose)) {
                 last = Instant::now();
             }
+            if last.elapsed() >= GRACE + trip {
+                return;
+            }
+            sleep(LOOK).await;
         }
     }
 }

@@ -89,6 +89,7 @@ impl Beside<'_> {
 
     /// Takes what has come, nothing being the end: what is for the task is done, and the rest waits.
     pub(super) async fn came(&mut self, bytes: &[u8]) {
+        self.unread_since = None;
         self.lines.push(bytes);
         loop {
             let line = match self.lines.take() {

@@ -7,7 +7,7 @@ use crate::exit::{self, Exit};
 use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
 use phoebus_files::key::Key;
-use phoebus_files::store::{Kind, Store};
+use phoebus_files::store::{FileId, Kind, Store};
 use phoebus_files::{Error, Sort, is_ours, moved_name};
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -109,12 +109,14 @@ fn unclear(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key, name: &[u
 /// Gives `from` the name `to`, in place of what has it if `replace`.
 async fn rename(store: &dyn Store, from: &Key, to: &Key, replace: bool) -> Result<(), Error> {
     let file = async |key| store.stat_link(key).await.ok().filter(|meta| meta.kind != Kind::Dir)?.identity;
-    let is_one = async |one| match (one, file(to).await) {
+    // A file with one name is reached by two where a file system takes them for one, of another case for example.
+    let is_one = async |one: Option<FileId>| match (one.filter(|one| one.links > 1), file(to).await) {
         (Some(one), Some(there)) => there.is(&one),
         _ => false,
     };
     let one = file(from).await;
-    if !replace || from == to || !is_one(one).await {
+    let is_case_alone = from.name().eq_ignore_ascii_case(to.name());
+    if !replace || from == to || is_case_alone || !is_one(one).await {
         return store.rename(from, to, replace).await;
     }
     // Of two links to one file the system removes neither. Whether they are two, and not one by two names, shows once the first is away.

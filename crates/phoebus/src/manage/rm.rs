@@ -73,6 +73,8 @@ impl Args {
             for entry in entries {
                 let Some(key) = tally.check(ls::join(store, &dir, &entry)) else { continue };
                 match entry.meta.kind {
+                    // Some servers call a link what it leads to. As a file a link can be removed, and a directory cannot.
+                    Kind::Dir if store.is_far() && store.remove(&key).await.is_ok() => {}
                     Kind::Dir => to_read.push(key),
                     // A transfer that ends at this moment takes its own draft away.
                     _ if is_ours(&entry.name) => match store.discard(&key, None).await {

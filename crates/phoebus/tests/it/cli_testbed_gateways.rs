@@ -22,8 +22,9 @@ fn gateways_join_the_ends_over_another_transport() {
 #[test]
 fn gateways_join_the_ends_by_what_they_choose_themselves() {
     let log = join_the_ends(&["--wan-transport", "auto"], "pg1 at pg1:5006 by tcp");
-    // They found bbr there, and say what they made of it.
-    assert!(log.contains("auto: nothing → ") && log.contains("rule=\"bbr\""), "{log}");
+    // They say what they chose, and why: bbr, which they found there, or on a busy machine what is right before anything is measured.
+    let is_told = |rule: &str| log.contains(&format!("rule=\"{rule}\""));
+    assert!(log.contains("auto: nothing → tcp (bbr)") && (is_told("bbr") || is_told("unmeasured")), "{log}");
 }
 
 #[test]

@@ -186,13 +186,14 @@ fn below(key: &Key, within: &[u8]) -> Result<Key, Error> {
     joined.map_err(error)
 }
 
-/// What an entry is, or where it leads if it is a link that leads somewhere.
+/// What an entry is, or the file that it leads to. A link to a directory is told as a link: who removes or moves a tree would otherwise
+/// take what is elsewhere for a part of it.
 async fn followed(store: &Arc<dyn Store>, dir: &Key, entry: &Entry) -> Meta {
     if entry.meta.kind != Kind::Link {
         return entry.meta;
     }
     match dir.join(&entry.name) {
-        Ok(key) => store.stat(&key).await.unwrap_or(entry.meta),
+        Ok(key) => store.stat(&key).await.ok().filter(|meta| meta.kind != Kind::Dir).unwrap_or(entry.meta),
         Err(_) => entry.meta,
     }
 }

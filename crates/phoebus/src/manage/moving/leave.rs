@@ -37,7 +37,9 @@ impl Leaving<'_> {
     pub(super) async fn leave(&mut self, carried: &Carried, to: &Key) -> Result<(), Error> {
         let Carried { from, meta, replaced } = carried;
         let now = self.source.stat(from).await?;
-        if !is_same(&now, meta) {
+        // Some file systems give a file another number whenever they read it in: that is a doubt, and no difference.
+        let numbered = Meta { identity: now.identity, ..*meta };
+        if !is_same(&now, &numbered) {
             // Who replaces a file by a copy of it, as a move onto itself does, leaves its size and time.
             return Err(match (now.size, now.modified) == (meta.size, meta.modified) {
                 true => self
@@ -48,7 +50,7 @@ impl Leaving<'_> {
         // What a server has is known by its listing, which may leave out names that are there. It is tried once for each directory.
         let dirs = (from.parent(), to.parent());
         let may_be_one = *replaced || (self.dest.is_far() && !self.apart.contains(&dirs));
-        let doubted = self.is_doubtful(meta, &now);
+        let doubted = self.is_doubtful(meta, &now) || !is_same(&now, meta);
         let aside = match moved_name(from) {
             Ok(aside) => aside,
             Err(error) if may_be_one => return Err(self.stays(from, &error.to_string())),
@@ -58,9 +60,17 @@ impl Leaving<'_> {
                 return self.source.remove(from).await;
             }
         };
-        self.source.rename(from, &aside, false).await?;
+        // Nobody has such a name, so that none has to be kept: not all file systems and servers can rename so.
+        if let Err(error) = self.source.rename(from, &aside, true).await {
+            if may_be_one || error.may_pass() {
+                return Err(error);
+            }
+            // Where nothing can be renamed it may yet be removed.
+            self.compare(from, from, to).await?;
+            return self.source.remove(from).await;
+        }
         let looked = async {
-            if !is_same(&self.source.stat(&aside).await?, meta) {
+            if !is_same(&self.source.stat(&aside).await?, &numbered) {
                 return Err(self.changed(from));
             }
             if may_be_one && !self.are_two(meta, from, &aside, to).await? {
@@ -76,7 +86,7 @@ impl Leaving<'_> {
                 }
                 self.source.remove(&aside).await
             }
-            Err(error) => match self.source.rename(&aside, from, false).await {
+            Err(error) => match self.put_back(&aside, from).await {
                 Ok(()) => Err(error),
                 Err(taken) => {
                     let aside = shown(self.source, &aside);
@@ -85,6 +95,18 @@ impl Leaving<'_> {
                     Err(Error::Store { name: shown(self.source, from), reason, sort: error.sort() })
                 }
             },
+        }
+    }
+
+    /// Gives what was put aside its name again, unless another has it by now.
+    async fn put_back(&self, aside: &Key, from: &Key) -> Result<(), Error> {
+        match self.source.rename(aside, from, false).await {
+            Err(error) if error.sort() != Sort::Exists => match self.source.stat_link(from).await {
+                // It is not kept: not all file systems can rename so.
+                Err(free) if free.sort() == Sort::NotFound => self.source.rename(aside, from, true).await,
+                _ => Err(error),
+            },
+            renamed => renamed,
         }
     }
 

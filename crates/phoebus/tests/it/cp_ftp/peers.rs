@@ -1,12 +1,13 @@
 //! `phoebus cp` and its like with servers that do without MLSD, FEAT, SIZE or REST, or that alter names.
 
 use super::support::ftp::{Copy, Ftp, hidden};
-use super::support::serve::{bytes, run};
+use super::support::serve::{Serve, bytes, run};
 use super::support::works::works;
 use super::{EVERYTHING, Here, everything, goes_on, same, says};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 /// Copies a tree with odd names: those that the server alters are refused, and each of the others has its own bytes.
@@ -144,4 +145,31 @@ fn twisted() {
     here.does(&["cp", &ftp.url("ftp", "long"), "long"]);
     assert!(fs::read(here.path("long")).unwrap() == content);
     works("phoebus cp", "Twisted", "password", "get put list manage tree");
+}
+
+#[test]
+fn what_links_at_servers_lead_to_stays() {
+    let (here, ftp, serve) = (Here::new(), Ftp::pyftpdlib(), Serve::writable());
+    fs::create_dir(here.path("source")).unwrap();
+    fs::write(here.path("source/a"), "a").unwrap();
+    for (url, root) in [(ftp.url("ftp", "tree"), ftp.path("")), (serve.url("tree"), serve.path(""))] {
+        let make = |loops: bool| {
+            fs::create_dir_all(root.join("tree/deep")).unwrap();
+            fs::create_dir_all(root.join("keep/sub")).unwrap();
+            fs::write(root.join("keep/precious"), "x").unwrap();
+            symlink("../keep", root.join("tree/l")).unwrap();
+            symlink("../../keep", root.join("tree/deep/l")).unwrap();
+            if loops {
+                symlink("..", root.join("tree/up")).unwrap();
+            }
+        };
+        let is_kept = || root.join("keep/precious").exists() && root.join("keep/sub").exists();
+        make(true);
+        here.does(&["rm", "-r", &url]);
+        assert!(is_kept() && !root.join("tree").exists(), "{url}");
+        make(false);
+        here.does(&["cp", "-r", "--delete", "source/", &url]);
+        let left: Vec<_> = fs::read_dir(root.join("tree")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(is_kept() && left == ["a"], "{url}: {left:?}");
+    }
 }
