@@ -19,6 +19,10 @@ const TRIPS: u32 = 8;
 /// has taken its place.
 const SILENCE_DOUBTED: Duration = Duration::from_millis(200);
 
+/// For how many times as long as is enough looks do not count that come late: whoever is held up himself, on a busy host, hears late, and a
+/// neighbour there answers late.
+const LATE: u32 = 5;
+
 /// What is to be heard of a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heard {
@@ -82,9 +86,9 @@ impl Ear {
             let least = if is_refused() { SILENCE_DOUBTED } else { SILENCE };
             let limit = limit(self.ask(), least, most);
             let pause = pause(limit);
-            wait(pause).await;
+            let late = wait(pause).await;
             let Some(hears) = self.hears() else { return Heard::NoConnection };
-            if let Some(heard) = silence.after(pause, hears, limit) {
+            if let Some(heard) = silence.after((pause, late), hears, limit) {
                 return heard;
             }
         }
@@ -98,12 +102,12 @@ impl Ear {
             let limits: Vec<_> =
                 undecided.iter().map(|(place, _)| limit(place.pulse.ask(), SILENCE_DOUBTED, most)).collect();
             let pause = limits.iter().copied().map(pause).min().unwrap_or(LOOK);
-            wait(pause).await;
+            let late = wait(pause).await;
             let looked = undecided.into_iter().zip(limits);
             undecided = looked
                 .filter_map(|((mut place, mut silence), limit)| {
                     let hears = place.hears()?;
-                    match silence.after(pause, hears, limit) {
+                    match silence.after((pause, late), hears, limit) {
                         None => Some((place, silence)),
                         Some(Heard::Silence) => {
                             self.0.push(place);
@@ -165,11 +169,17 @@ struct Silence {
     silent: Duration,
     /// Questions since then.
     unanswered: u32,
+    /// How long looks have taken that came late.
+    late: Duration,
 }
 
 impl Silence {
-    /// Counts a look after this pause. Says what that shows as soon as it shows anything; `limit` is long enough.
-    fn after(&mut self, pause: Duration, hears: bool, limit: Duration) -> Option<Heard> {
+    /// Counts a look after this pause, which came so `late`. Says what that shows as soon as it shows anything; `limit` is long enough.
+    fn after(&mut self, (pause, late): (Duration, Duration), hears: bool, limit: Duration) -> Option<Heard> {
+        if !hears && late > pause / 2 && self.late < LATE * limit {
+            self.late += pause + late;
+            return None;
+        }
         self.all += pause;
         (self.silent, self.unanswered) =
             if hears { (Duration::ZERO, 0) } else { (self.silent + pause, self.unanswered + 1) };
@@ -191,10 +201,12 @@ fn pause(limit: Duration) -> Duration {
 }
 
 /// What has come is to be read before the next look: a pause of this process is no silence of the other. For the same reason a look
-/// counts for the time that it was to take, whatever the clock says.
-async fn wait(pause: Duration) {
+/// counts for the time that it was to take, whatever the clock says. Returns by how much it was late.
+async fn wait(pause: Duration) -> Duration {
+    let begun = Instant::now();
     sleep(pause).await;
     yield_now().await;
+    begun.elapsed().saturating_sub(pause)
 }
 
 /// Whether a beacon of this protection says anything about connections of that one. Whoever can send packets can reset one in the
@@ -258,6 +270,22 @@ mod tests {
         assert_eq!([its, later].map(|since| has(Some(replaced), Some(1), since)), [true, false]);
         assert_eq!([before, its].map(|since| has(Some(replaced), None, since)), [true, false]);
         assert!(!has(Some(replaced), Some(2), before), "something is heard there");
+    }
+
+    #[test]
+    fn looks_that_come_late_do_not_count_though_not_for_ever() {
+        let (limit, pause) = (Duration::from_millis(200), Duration::from_millis(20));
+        let looks = |late: Duration| {
+            let mut silence = Silence::default();
+            (1..1000).find(|_| silence.after((pause, late), false, limit).is_some())
+        };
+        assert_eq!(looks(pause / 2), Some(10));
+        // Each takes 40 ms of the second that is let pass.
+        assert_eq!(looks(pause), Some(25 + 10));
+        let mut silence = Silence::default();
+        assert!((0..9).all(|_| silence.after((pause, Duration::ZERO), false, limit).is_none()));
+        assert_eq!(silence.after((pause, pause), false, limit), None);
+        assert_eq!(silence.after((pause, Duration::ZERO), false, limit), Some(Heard::Silence));
     }
 
     #[tokio::test]

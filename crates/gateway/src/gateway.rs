@@ -4,7 +4,7 @@ use crate::admin;
 use crate::choose;
 use crate::config::{AUTO, Config, Listen, Peer};
 use crate::keeper;
-use crate::listening::{Going, Running, bind, run, run_when_free};
+use crate::listening::{Going, Running, Settling, bind, run, run_when_free};
 use crate::live::Neighbour;
 use crate::pool::Pool;
 use crate::shared::{Phase, Setup, Shared};
@@ -161,11 +161,23 @@ impl Gateway {
     }
 
     /// Puts `config` in force for what comes from now on; open sessions keep what they have, but for rates. Connections that were
-    /// made with other certificates than those of `config` carry what they carry to its end, and nothing more.
+    /// made with other certificates than those of `config` carry what they carry to its end, and nothing more. Returns when all
+    /// listeners of `config` listen and the others do not, or after some seconds if an address that was given up cannot be had
+    /// again; that is tried for as long as it takes. Whoever drops this future amid it waits no longer, and takes nothing back.
     ///
     /// # Errors
     /// [`StartError`], and then all stays as it was: whatever can fail is done before anything else.
-    pub fn reload(&self, config: Config) -> Result<(), StartError> {
+    pub async fn reload(&self, config: Config) -> Result<(), StartError> {
+        let missing = self.put_in_force(config)?.settled().await;
+        for address in &missing {
+            warn!(%address, "the address is not listened on yet, and is tried again and again");
+        }
+        info!("the configuration was reloaded");
+        Ok(())
+    }
+
+    /// The same, but for waiting.
+    fn put_in_force(&self, config: Config) -> Result<Settling, StartError> {
         let budget = Budget::of(&config)?;
         let old = self.shared.setup();
         let same = old.transports.suit(&config);
@@ -204,10 +216,12 @@ impl Gateway {
         // What begins from here on finds the configuration in force that it belongs to.
         self.shared.replace(setup.clone());
         let goes = |old: &mut Running| !(same && config.listeners.iter().any(|listen| old.listen.listens_as(listen)));
-        going.tell(running.extract_if(.., goes));
+        let mut settling = Settling { going: going.tell(running.extract_if(.., goes)), coming: Vec::new() };
         running.extend(fresh.into_iter().map(|bound| run(&self.shared, bound)));
         for listen in changed {
-            running.push(run_when_free(&self.shared, transports.clone(), listen.clone(), going.take(listen)));
+            let again = run_when_free(&self.shared, transports.clone(), listen.clone(), going.take(listen));
+            settling.coming.push((again.bound, again.listener.clone()));
+            running.push(again);
         }
         for (name, pool) in &old.peers {
             if setup.peers.get(name).is_none_or(|new| !Arc::ptr_eq(new, pool)) {
@@ -222,8 +236,7 @@ impl Gateway {
             }
         }
         advise(&config);
-        info!("the configuration was reloaded");
-        Ok(())
+        Ok(settling)
     }
 
     /// Takes no more sessions, waits for the old ones up to `limits.drain_timeout`, and ends the rest; dropping this future

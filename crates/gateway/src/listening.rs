@@ -9,18 +9,24 @@ use phoebus_net::reason;
 use phoebus_net::transport::Listener;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::sync::SetOnce;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
 /// Pause before an address is tried again that another socket still has.
 const BIND_AGAIN: Duration = Duration::from_millis(200);
 /// How long a socket may take to close after its listener has gone.
 const RELEASE: Duration = Duration::from_secs(5);
+/// Pause before it is looked again whether listeners that were told to go have gone: they do so in less.
+const GONE_YET: Duration = Duration::from_millis(1);
 /// Pause after a failure to accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Where a listener is once it is bound.
+pub(crate) type Place = Arc<SetOnce<Arc<dyn Listener>>>;
 
 /// A listener that accepts.
 #[derive(Debug)]
@@ -29,7 +35,7 @@ pub(crate) struct Running {
     pub(crate) bound: SocketAddr,
     pub(crate) task: JoinHandle<()>,
     /// Once it is bound.
-    pub(crate) listener: Arc<OnceLock<Arc<dyn Listener>>>,
+    pub(crate) listener: Place,
 }
 
 /// A listener that was told to go, in this task. What it listened on is in use for a moment longer.
@@ -45,14 +51,16 @@ struct Leaver {
 pub(crate) struct Going(Vec<Leaver>);
 
 impl Going {
-    /// Tells these to go.
-    pub(crate) fn tell(&mut self, all: impl IntoIterator<Item = Running>) {
+    /// Tells these to go, and returns what knows whether they have.
+    pub(crate) fn tell(&mut self, all: impl IntoIterator<Item = Running>) -> Vec<AbortHandle> {
         self.0.retain(Leaver::is_going);
+        let before = self.0.len();
         // What else holds the listener is dropped here.
         self.0.extend(all.into_iter().map(|Running { listen, task, .. }| {
             task.abort();
             Leaver { listen, task, since: Instant::now() }
         }));
+        self.0[before..].iter().map(|leaver| leaver.task.abort_handle()).collect()
     }
 
     /// Whether one of them may still have the address of `listen`.
@@ -70,6 +78,31 @@ impl Going {
 impl Leaver {
     fn is_going(&self) -> bool {
         !self.task.is_finished() || self.since.elapsed() < RELEASE
+    }
+}
+
+/// What a reload has changed about listeners and is not done yet.
+#[derive(Debug)]
+pub(crate) struct Settling {
+    pub(crate) going: Vec<AbortHandle>,
+    /// Those that wait for an address: where, and what is set once they have it.
+    pub(crate) coming: Vec<(SocketAddr, Place)>,
+}
+
+impl Settling {
+    /// Waits until all of it is done, though not for ever: another socket may have an address. Returns the addresses that are not
+    /// listened on.
+    pub(crate) async fn settled(self) -> Vec<SocketAddr> {
+        let settled = async {
+            for (_, listener) in &self.coming {
+                listener.wait().await;
+            }
+            while self.going.iter().any(|task| !task.is_finished()) {
+                sleep(GONE_YET).await;
+            }
+        };
+        let _ = timeout(RELEASE, settled).await;
+        self.coming.iter().filter(|(_, listener)| !listener.initialized()).map(|(addr, _)| *addr).collect()
     }
 }
 
@@ -95,7 +128,7 @@ pub(crate) fn run(shared: &Arc<Shared>, bound: Bound) -> Running {
         warn!(address = %addr, "{note}");
     }
     Running {
-        listener: Arc::new(OnceLock::from(listener.clone())),
+        listener: Arc::new(SetOnce::new_with(Some(listener.clone()))),
         task: tokio::spawn(accept(shared.clone(), listener, Terms::of(&listen, &shared.setup().config))),
         listen,
         bound: addr,
@@ -110,7 +143,7 @@ pub(crate) fn run_when_free(
     before: Option<JoinHandle<()>>,
 ) -> Running {
     let (shared, wanted, bound) = (shared.clone(), listen.clone(), listen.address);
-    let listener: Arc<OnceLock<Arc<dyn Listener>>> = Arc::default();
+    let listener: Place = Arc::default();
     let place = listener.clone();
     let task = tokio::spawn(async move {
         if let Some(before) = before {

@@ -28,7 +28,10 @@ pub async fn serve(config: Config, file: &Path) -> Result<Outcome, StartError> {
     loop {
         tokio::select! {
             () = signals.stop() => break,
-            () = next(&mut hangup) => reload(&gateway, file),
+            () = next(&mut hangup) => tokio::select! {
+                () = signals.stop() => break,
+                () = reload(&gateway, file) => {}
+            },
         }
     }
     let ended = tokio::select! {
@@ -41,10 +44,10 @@ pub async fn serve(config: Config, file: &Path) -> Result<Outcome, StartError> {
     Ok(if ended == 0 { Outcome::Drained } else { Outcome::Ended(ended) })
 }
 
-fn reload(gateway: &Gateway, file: &Path) {
+async fn reload(gateway: &Gateway, file: &Path) {
     match Config::read(file) {
         Ok(config) => {
-            if let Err(why) = gateway.reload(config) {
+            if let Err(why) = gateway.reload(config).await {
                 error!("the new configuration cannot be used, the old one stays in force: {why}");
             }
         }

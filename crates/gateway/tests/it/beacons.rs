@@ -308,8 +308,11 @@ fn a_forged_reset_ends_no_session() {
     };
     std::thread::scope(|scope| {
         for refuses in [false, true] {
-            scope.spawn(move || hop("quic", refuses));
-            scope.spawn(move || hop("udt", refuses));
+            for transport in ["quic", "udt"] {
+                // What fails says which of them it was.
+                let name = format!("{transport}, {}", if refuses { "refused" } else { "reset" });
+                std::thread::Builder::new().name(name).spawn_scoped(scope, move || hop(transport, refuses)).unwrap();
+            }
         }
     });
 }

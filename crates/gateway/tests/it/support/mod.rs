@@ -80,8 +80,7 @@ impl Pg {
     }
 
     pub(crate) fn try_reload(&self, name: &str, more: &str) -> Result<(), StartError> {
-        let _guard = self.runtime.enter();
-        self.gateway().reload(config(self.addr, name, more))
+        self.runtime.block_on(self.gateway().reload(config(self.addr, name, more)))
     }
 
     /// Waits until the gateway is as wanted.
