@@ -173,6 +173,11 @@ impl Remote {
         Err(passing(&self.0.name, "the server closed the control connection"))
     }
 
+    /// Shows the server that this end is still there, on the connections that are kept.
+    pub(super) fn speak(&self) {
+        self.idle().retain_mut(Session::speak);
+    }
+
     /// Parts with what was kept: under TLS, a session whose data connections were refused may have nothing left that they could
     /// resume, and others may have as little.
     pub(super) fn forget_idle(&self) {

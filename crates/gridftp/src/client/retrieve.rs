@@ -7,7 +7,7 @@ use super::error::passing;
 use super::remote::Remote;
 use super::session::Session;
 use super::take::{All, Give};
-use super::task::Task;
+use super::task::{SPEAK, Task};
 use crate::data::{Intake, Mode};
 use crate::handed::{Given, Handed};
 use phoebus_files::Error;
@@ -20,6 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
 
 /// How many characters of ranges one REST may have: servers take lines of some kilobytes.
 const MAX_REST: usize = 2000;
@@ -59,7 +60,7 @@ impl Retrieval {
     /// Begins to retrieve a file.
     pub(super) fn of_file(remote: Remote, wanted: Wanted, pool: Pool) -> Self {
         let name = wanted.name.clone();
-        Self::spawn(name, move |sender| async move {
+        Self::spawn(name, Some(remote.clone()), move |sender| async move {
             let parts = remote.parts_to_read(wanted.ranges.total()).filter(|_| !wanted.ordered);
             if let Some(parts) = parts {
                 return in_parts(&remote, &wanted, parts, pool, &sender, None).await;
@@ -76,7 +77,7 @@ impl Retrieval {
 
     /// Begins to retrieve what `command` lists, over a session that has been prepared for it.
     pub(super) fn of_listing(remote: Remote, mut session: Session, name: String, command: Vec<u8>) -> Self {
-        Self::spawn(name.clone(), move |sender| async move {
+        Self::spawn(name.clone(), None, move |sender| async move {
             let pool = Pool::new(64 << 10, 4);
             let plan = remote.plan();
             plan.enter_to_list(&mut session).await?;
@@ -90,8 +91,10 @@ impl Retrieval {
         })
     }
 
+    /// Where it takes long until what has come is taken, `remote` is told meanwhile that this end is not done.
     fn spawn<F: Future<Output = Result<(), Error>> + Send>(
         name: String,
+        remote: Option<Remote>,
         work: impl FnOnce(Sender) -> F + Send + 'static,
     ) -> Self {
         let (sender, blocks) = Handed::new();
@@ -99,7 +102,17 @@ impl Retrieval {
         let work = tokio::spawn(async move {
             let done = work(sender).await;
             // Whoever has gone does not want to know.
-            let _ = last.send(done.map(|()| None)).await;
+            let end = last.send(done.map(|()| None));
+            let Some(remote) = remote else { return drop(end.await) };
+            tokio::pin!(end);
+            let mut is_sent = false;
+            // Until the retrieval is dropped.
+            loop {
+                tokio::select! {
+                    _ = &mut end, if !is_sent => is_sent = true,
+                    () = sleep(SPEAK) => remote.speak(),
+                }
+            }
         });
         Self { blocks, work, name }
     }

@@ -16,7 +16,9 @@ use phoebus_proto::gridftp::reply::{Replies, Reply};
 use rustls::ClientConfig;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
@@ -66,6 +68,8 @@ pub(super) struct Session {
     ahead: bool,
     /// The answer to that.
     foreseen: Option<Reply>,
+    /// Whether an answer is to come to what only showed that this end is there.
+    spoken: bool,
     /// Its place among those that may be in use at a time.
     pub(super) place: Option<OwnedSemaphorePermit>,
     /// Whether a transfer was begun on it, which the server goes on with until it is told otherwise.
@@ -107,6 +111,7 @@ impl Session {
             epsv: true,
             ahead: false,
             foreseen: None,
+            spoken: false,
             place: None,
             moving: false,
             used: Instant::now(),
@@ -175,13 +180,37 @@ impl Session {
         Ok(self.foreseen.take())
     }
 
-    /// Whether it was sent, so that there is something to come.
+    /// Whether something was sent whose answer is to come.
     pub(super) fn is_ahead(&self) -> bool {
-        self.ahead
+        self.ahead || self.spoken
+    }
+
+    /// Shows a server on which nothing is done at the moment that this end is not done with its files: one that is about to end closes what
+    /// says nothing. Waits for nothing. False if it has closed.
+    pub(super) fn speak(&mut self) -> bool {
+        if self.spoken {
+            match at_once(self.next()) {
+                Some(Ok(reply)) => self.spoken = reply.is_preliminary(),
+                Some(Err(_)) => return false,
+                None => {}
+            }
+        }
+        if self.is_ahead() || !self.in_step {
+            return self.in_step;
+        }
+        // NOOP is what idle clients say.
+        if !matches!(at_once(self.send(b"PWD")), Some(Ok(()))) {
+            return false;
+        }
+        (self.spoken, self.in_step) = (true, true);
+        true
     }
 
     /// Takes the answer to what was sent ahead.
     async fn settle(&mut self) -> Result<(), Error> {
+        if std::mem::take(&mut self.spoken) {
+            self.last(self.patience).await?;
+        }
         if std::mem::take(&mut self.ahead) {
             self.in_step = false;
             self.foreseen = Some(self.last(self.patience).await?);
@@ -355,6 +384,14 @@ impl Drop for Session {
         if self.moving && !self.in_step {
             self.say_last("ABOR");
         }
+    }
+}
+
+/// What `future` comes to without waiting.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
     }
 }
 

@@ -10,8 +10,13 @@ use phoebus_files::range::Extent;
 use phoebus_files::store::Flow;
 use phoebus_files::{Error, Sort};
 use phoebus_proto::gridftp::reply::Reply;
+use std::pin::pin;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+/// How often a server is spoken to that has said that it sent all, while what it sent is still being taken: one that is about to end has to
+/// know that its client is not done with the file.
+pub(super) const SPEAK: Duration = Duration::from_millis(400);
 
 /// How long the server's words are waited for, once data has failed: they say more than a broken connection does.
 const WORDS: Duration = Duration::from_secs(5);
@@ -45,25 +50,42 @@ impl Task<'_> {
         let incoming = channel.receive(mode, intake);
         let verb = verb(command);
         let (mut ended, mut said) = (false, false);
-        let stall = self.remote.options().stall;
-        while !(ended && said) {
+        let (stall, mut moved, mut lag) = (self.remote.options().stall, Instant::now(), Lag::default());
+        while !(ended && said && !lag.waits) {
+            let word = async {
+                match said {
+                    false => session.next().await.map(Step::Said),
+                    true => Ok(Step::Lags(lag.due(session).await)),
+                }
+            };
             let step = async {
                 tokio::select! {
                     // What the server says comes first, so that a refusal is not taken for a broken connection.
                     biased;
-                    reply = session.next(), if !said => Ok(Step::Said(reply?)),
+                    step = word => step,
                     block = incoming.next(), if !ended => Ok(Step::Came(block)),
                 }
             };
-            let step = match timeout(stall, step).await {
+            let step = match timeout_at(moved + stall, step).await {
                 Ok(Ok(step)) => step,
+                Err(_) if ended && said => {
+                    lag.is_lost = true;
+                    break;
+                }
                 Ok(Err(error)) if ended => return Err(error),
                 Ok(Err(error)) => return Err(self.cut(&*incoming, error).await),
                 Err(_) => return Err(Error::Stalled { name: self.name.to_owned(), after: stall }),
             };
             match step {
+                Step::Lags(due) => {
+                    lag.act(due, session).await;
+                    continue;
+                }
                 Step::Said(reply) if reply.is_preliminary() => {}
-                Step::Said(reply) if reply.is_success() => said = true,
+                Step::Said(reply) if reply.is_success() => {
+                    said = true;
+                    lag.begins();
+                }
                 Step::Said(reply) => {
                     session.in_step = true;
                     return Err(refused(self.name, self.act, &verb, &reply));
@@ -71,7 +93,15 @@ impl Task<'_> {
                 Step::Came(Ok(None)) => ended = true,
                 Step::Came(Ok(Some(block))) => {
                     let end = block.extent().map_or(u64::MAX, Extent::end);
-                    if !sink.take(block).await {
+                    let mut taken = pin!(sink.take(block));
+                    let taken = loop {
+                        tokio::select! {
+                            biased;
+                            taken = &mut taken => break taken,
+                            due = lag.due(session), if said => lag.act(due, session).await,
+                        }
+                    };
+                    if !taken {
                         return Err(passing(self.name, "the transfer was given up"));
                     }
                     if self.enough.is_some_and(|enough| end >= enough) {
@@ -80,8 +110,9 @@ impl Task<'_> {
                 }
                 Step::Came(Err(error)) => return Err(self.explained(session, &verb, said, error).await),
             }
+            moved = Instant::now();
         }
-        session.in_step = true;
+        session.in_step = !lag.is_lost;
         Ok(true)
     }
 
@@ -132,7 +163,56 @@ impl Task<'_> {
 /// What happens in a transfer.
 enum Step {
     Said(Reply),
+    Lags(Due),
     Came(Result<Option<Block>, Error>),
+}
+
+/// A server that has said that it sent all, while what it sent is still being taken: it is spoken to now and then.
+#[derive(Debug, Default)]
+struct Lag {
+    /// When it is spoken to next.
+    at: Option<Instant>,
+    /// Whether its answer is waited for.
+    waits: bool,
+    /// Whether it hears no more. What it has sent is here all the same.
+    is_lost: bool,
+}
+
+/// That it is to be spoken to, or what it has answered.
+enum Due {
+    Speak,
+    Answer(Result<Reply, Error>),
+}
+
+impl Lag {
+    fn begins(&mut self) {
+        self.at = Some(Instant::now() + SPEAK);
+    }
+
+    /// What is next. Cancel safe.
+    async fn due(&self, session: &mut Session) -> Due {
+        if self.waits {
+            return Due::Answer(session.next().await);
+        }
+        match self.at {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+        Due::Speak
+    }
+
+    async fn act(&mut self, due: Due, session: &mut Session) {
+        let done = match due {
+            // NOOP is what idle clients say.
+            Due::Speak => session.send(b"PWD").await.map(|()| true),
+            Due::Answer(reply) => reply.map(|reply| reply.is_preliminary()),
+        };
+        self.begins();
+        self.waits = done.unwrap_or_else(|_| {
+            (self.at, self.is_lost) = (None, true);
+            false
+        });
+    }
 }
 
 /// A failure of the data channel, told of the file that it carried.

@@ -60,8 +60,11 @@ impl Beside<'_> {
 
     /// Whether more is read: not of one that has sent enough ahead. What can be stopped may be so behind as much again.
     pub(super) fn listens(&self) -> bool {
-        let times = if self.stoppable { AT_MOST } else { 1 };
-        !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, times)
+        !self.gone && !self.is_too_long && self.waiting.has_room(self.limits, self.times())
+    }
+
+    fn times(&self) -> u64 {
+        if self.stoppable { AT_MOST } else { 1 }
     }
 
     /// Asks the kernel who is there, where no more is read that would tell.
@@ -80,6 +83,11 @@ impl Beside<'_> {
     /// Waits no longer than a while for one whose end may be behind what is not read, where he has nothing but an answer of it. Where data
     /// moves, its connection tells of the end.
     fn doubt(&mut self) {
+        // That others have used up the memory for all is no fault of his, and passes.
+        if !self.is_too_long && self.waiting.has_own_room(self.limits, self.times()) {
+            self.unread_since = None;
+            return;
+        }
         let since = *self.unread_since.get_or_insert_with(Instant::now);
         if self.stoppable && !self.outlives && since.elapsed() >= UNHEARD.min(self.limits.idle.0) {
             self.given_up = true;

@@ -76,6 +76,7 @@ impl Connection {
             channel: None,
             listens: None,
             stripes: None,
+            sent: None,
         };
         let lines = Lines::new(server.config.limits.line.0 as usize);
         let waiting = Waiting::new(server.memory.held(peer.ip()));
@@ -146,6 +147,9 @@ impl Connection {
                 }
                 let _going_on = self.amid.begins(self.session.account(), &task);
                 let outcome = self.perform(*task).await?;
+                if let Some(bytes) = self.worker.sent.take() {
+                    self.amid.sent(bytes);
+                }
                 let outcome = self.counted(outcome);
                 step = self.session.done(outcome);
             }

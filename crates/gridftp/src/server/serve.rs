@@ -24,8 +24,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long a client that is one too many may take to be told so.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// How long sessions that are stopped may take to put away what they have: moments, unless a disk is stuck.
-const PUT_AWAY: Duration = Duration::from_secs(30);
+/// How long sessions that are stopped have at least to put away what they have: moments, unless a disk is stuck. What a disk has not taken by
+/// then is taken up again as after a crash.
+const PUT_AWAY: Duration = Duration::from_secs(1);
 
 /// Whether sessions are to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,8 +116,8 @@ impl Server {
         Ok(())
     }
 
-    /// Serves until `end` is ready. Then nobody new is accepted, sessions end with what they are doing, or are stopped when
-    /// `limits.drain` has passed; returns how many were.
+    /// Serves until `end` is ready. Then nobody new is accepted, and sessions end with what they are doing. All is over when
+    /// `limits.drain` has passed: a moment before, what goes on is stopped. Returns how many sessions were.
     pub async fn run(self, end: impl Future<Output = ()>) -> usize {
         let (ending, told) = watch::channel(Ending::No);
         let mut sessions = JoinSet::new();
@@ -163,8 +164,10 @@ impl Server {
         accepting.abort_all();
         helpers.abort_all();
         let _ = ending.send(Ending::Soon);
+        let drain = now(&self.current).shared.config.limits.drain.0;
+        let putting_away = PUT_AWAY.min(drain / 4);
         let drained = async { while sessions.join_next().await.is_some() {} };
-        if tokio::time::timeout(now(&self.current).shared.config.limits.drain.0, drained).await.is_ok() {
+        if tokio::time::timeout(drain - putting_away, drained).await.is_ok() {
             return 0;
         }
         let unfinished = sessions.len();

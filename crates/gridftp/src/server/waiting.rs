@@ -33,10 +33,13 @@ impl Waiting {
     /// Whether more may be read: `times` what a client may send ahead. A little always may, so that whoever has sent nothing ahead is
     /// heard when others have used up all that there is.
     pub(super) fn has_room(&self, limits: &Limits, times: u64) -> bool {
-        let bytes = self.held.bytes();
+        self.has_own_room(limits, times) && (self.held.bytes() < ALWAYS || !self.held.is_full())
+    }
+
+    /// Whether more could be read if nobody else had sent anything ahead.
+    pub(super) fn has_own_room(&self, limits: &Limits, times: u64) -> bool {
         (self.lines.len() as u64) < times.saturating_mul(limits.ahead as u64)
-            && bytes < times.saturating_mul(limits.ahead_bytes.0)
-            && (bytes < ALWAYS || !self.held.is_full())
+            && self.held.bytes() < times.saturating_mul(limits.ahead_bytes.0)
     }
 }
 

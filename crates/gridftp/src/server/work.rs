@@ -46,6 +46,8 @@ pub(super) struct Worker {
     pub(super) listens: Option<Counted<u16>>,
     /// The data nodes that are at work for it.
     pub(super) stripes: Option<Stripes>,
+    /// How many bytes of a file the transfer that has just ended has sent.
+    pub(super) sent: Option<u64>,
 }
 
 /// What a task in progress can say and hear.

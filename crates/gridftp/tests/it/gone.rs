@@ -2,7 +2,7 @@
 
 use crate::support;
 use phoebus_gridftp::server::config::Tls;
-use phoebus_proto::units::Span;
+use phoebus_proto::units::{ByteSize, Span};
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
@@ -82,6 +82,25 @@ def fill(f):
 f = login(); fill(f); f.close(); is_open(0)
 # Who is there is told why.
 f = login(); fill(f); assert answer(f).startswith('421 more commands were sent ahead than are read'); is_open(0)
+"#;
+    ok(&python(&serve, &[OPEN, script].concat()));
+}
+
+#[test]
+fn no_sum_ends_because_others_have_used_up_the_memory_for_what_is_sent_ahead() {
+    let serve = Serve::with(|config| {
+        config.limits.idle = Span(Duration::from_secs(1));
+        (config.limits.memory, config.limits.memory_per_address) = (ByteSize(16 << 10), ByteSize(16 << 10));
+    });
+    fs::File::create(serve.path("endless")).unwrap().set_len(1 << 42).unwrap();
+    let script = r#"
+ask = b'CKSM SHA512 0 -1 endless\r\n'
+other = login(); other.sock.sendall(ask + b'NOOP\r\n' * 300); is_open(1)
+f = login(); f.sock.sendall(ask + b'NOOP\r\n' * 200); is_open(2)
+# Two who say nothing for too long, one after the other: meanwhile whoever could not be heard for as long would be given up.
+for _ in range(2): assert answer(login()).startswith('421')
+other.close(); is_open(1); f.sock.sendall(b'ABOR\r\n')
+assert answer(f).startswith('426') and answer(f).startswith('226')
 "#;
     ok(&python(&serve, &[OPEN, script].concat()));
 }

@@ -165,6 +165,10 @@ fn the_example_can_be_used_and_what_cannot_is_named() {
     fails(&["the root of jane", "ermission"]);
     fs::write(&config, example.replace("[data]", "[data]\nstall = \"0s\"")).unwrap();
     fails(&["data.stall"]);
+    fs::write(&config, "[anonymous]\nroot = \"public\"\n[data]\n  stal = \"1s\"\n").unwrap();
+    let one_line = String::from_utf8_lossy(&check().stderr).into_owned();
+    let expected = format!("phoebus: {config}:4:3: unknown field `stal`, expected one of ");
+    assert!(one_line.starts_with(&expected) && one_line.lines().count() == 1, "{one_line}");
     for (arguments, says) in [
         (&["--check"][..], "--root DIR with --anonymous"),
         (&["--root", "/gone", "--anonymous"], "/gone does not exist"),

@@ -30,6 +30,9 @@ use std::path::{Path, PathBuf};
 /// The port of GridFTP.
 pub const PORT: u16 = 2811;
 
+/// How many characters of a line are shown that is wrong.
+const SHOWN: usize = 80;
+
 /// The largest configuration that is read: thousands of users, and no device that never ends.
 const FILE_MAX: u64 = 16 << 20;
 
@@ -101,10 +104,16 @@ pub enum ConfigError {
     #[error("{} is longer than the {FILE_MAX} bytes that are read", .0.display())]
     Long(PathBuf),
     /// It is not what is expected.
-    #[error("{}: {source}", path.display())]
+    #[error("{}:{line}:{column}: {}, in: {text}", path.display(), one_line(source.message()))]
     Parse {
         /// The file.
         path: PathBuf,
+        /// The line, from 1 on.
+        line: usize,
+        /// The character in it, from 1 on.
+        column: usize,
+        /// What that line begins with.
+        text: String,
         /// Where, and what was expected.
         source: Box<toml::de::Error>,
     },
@@ -127,8 +136,13 @@ impl Config {
             return Err(ConfigError::Long(path.to_owned()));
         }
         let parsed = toml::from_str(&text);
-        let mut config: Self =
-            parsed.map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })?;
+        let mut config: Self = parsed.map_err(|source: toml::de::Error| {
+            let before = source.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            let text = text.lines().nth(line - 1).unwrap_or_default().trim().chars().take(SHOWN).collect();
+            ConfigError::Parse { path: path.to_owned(), line, column, text, source: Box::new(source) }
+        })?;
         let beside = path.parent().unwrap_or(Path::new("."));
         let roots = config.users.iter_mut().map(|user| &mut user.root);
         let roots = roots.chain(config.anonymous.iter_mut().map(|all| &mut all.root));
@@ -142,6 +156,11 @@ impl Config {
         roots.chain(files).chain(keytab).chain(tls).chain(secret).for_each(|path| *path = beside.join(&*path));
         Ok(config)
     }
+}
+
+/// A log has a line for each thing that it says.
+fn one_line(message: &str) -> String {
+    message.lines().map(str::trim).collect::<Vec<_>>().join(", ")
 }
 
 fn yes() -> bool {

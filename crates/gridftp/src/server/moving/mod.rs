@@ -77,6 +77,7 @@ impl Worker {
         let seconds = begin.elapsed().as_secs_f64();
         match moved {
             Ok(bytes) => {
+                self.sent = Some(bytes).filter(|_| matches!(transfer.what, What::Send { .. }));
                 tracing::info!(peer = %self.peer, user = transfer.user, what = %transfer.what, bytes, seconds, "transferred");
                 Reply::new(226, "transfer complete")
             }
