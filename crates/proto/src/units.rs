@@ -16,7 +16,7 @@ pub struct UnitError {
     expected: &'static str,
 }
 
-/// A length of time: `250us`, `100ms`, `1.5s`, `30s`, `2m`, `1h`, `7d`, or `0`.
+/// A length of time: `250us`, `100ms`, `1.5s`, `30s`, `2m`, `1h`, `7d`, `2w`, or `0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(pub Duration);
 
@@ -33,10 +33,18 @@ pub struct BitRate(pub u64);
 pub struct Probability(f64);
 
 impl Span {
-    const EXPECTED: &'static str = "a duration such as 250us, 100ms, 30s, 2m or 1h";
+    const EXPECTED: &'static str = "a duration such as 250us, 100ms, 30s, 2m, 1h, 7d or 2w";
     /// Suffixes and nanoseconds of each, the largest last.
-    const SCALE: [(&'static str, f64); 7] =
-        [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 60e9), ("h", 3600e9), ("d", 86_400e9)];
+    const SCALE: [(&'static str, f64); 8] = [
+        ("ns", 1.0),
+        ("us", 1e3),
+        ("ms", 1e6),
+        ("s", 1e9),
+        ("m", 60e9),
+        ("h", 3600e9),
+        ("d", 86_400e9),
+        ("w", 604_800e9),
+    ];
 }
 
 impl ByteSize {

@@ -59,6 +59,8 @@ pub enum Event<'a> {
         key: &'a Key,
         /// What it is.
         kind: Kind,
+        /// Whether it is a link that leads to a directory.
+        to_dir: bool,
     },
     /// Only the permissions of an object differed.
     Mode {

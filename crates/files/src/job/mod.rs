@@ -228,7 +228,9 @@ impl Run<'_> {
                 Err(error) => self.failed(top.clone(), error),
                 Ok(Found::Other(key, kind)) => {
                     self.report.left += 1;
-                    self.job.watcher.saw(&Event::Left { key: &key, kind });
+                    let leads = async { self.job.source.stat(&top.beneath(&key).ok()?).await.ok() };
+                    let to_dir = kind == Kind::Link && leads.await.is_some_and(|meta| meta.kind == Kind::Dir);
+                    self.job.watcher.saw(&Event::Left { key: &key, kind, to_dir });
                 }
                 Ok(Found::Dir(key, meta)) => {
                     let made = match to.beneath(&key) {

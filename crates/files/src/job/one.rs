@@ -91,7 +91,7 @@ impl One {
             Decision::Skip(Reason::Same) => Err(self.same_or_mode(dest)),
             Decision::Skip(reason) => Err(reason),
             Decision::Refuse => {
-                return Err(Error::Exists { name: format!("{}/{}", self.job.dest.name(), self.to) });
+                return Err(Error::Exists { name: shown(&*self.job.dest, &self.to) });
             }
             Decision::Compare if self.same().await? => Err(self.same_or_mode(dest)),
             Decision::Compare => Ok(Reason::Checksum),
@@ -126,7 +126,7 @@ impl One {
             Err(Error::NotFound { .. }) => None,
             Err(error) => return Err(error),
         };
-        let name = || format!("{}/{}", dest.name(), self.to);
+        let name = || shown(&**dest, &self.to);
         let same = there == Some(Kind::Link) && dest.read_link(&self.to).await? == target;
         let reason = match (there, self.job.existing) {
             (None, _) => Reason::New,

@@ -311,6 +311,11 @@ impl Args {
         }
     }
 
+    /// Whether files are chosen by their names, sizes or ages.
+    pub(super) fn chooses(&self) -> bool {
+        self.choice.is_some() || !self.rules.is_empty()
+    }
+
     /// What makes no sense of a stream is refused, and not passed over.
     pub(super) fn check_stream(&self) -> Result<()> {
         let senseless = [

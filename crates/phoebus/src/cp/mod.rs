@@ -144,6 +144,7 @@ async fn copy(args: &Args, filter: Arc<Filter>, shared: &Shared) -> Result<ExitC
     let told = watch.clone();
     let mut stores = stores.trying(args.retry(), move |error, wait| told.again(None, error, wait));
     let mut outcome = Outcome::begin(args.dry_run, paths);
+    outcome.chosen = args.chooses();
     let mut among = false;
     if let Some(end) = stream::find(&wanted, args.list.is_some())? {
         args.check_stream()?;

@@ -39,6 +39,8 @@ pub(super) struct Outcome {
     linkless: Vec<String>,
     /// Why what goes from one server to another came by here, if it did.
     pub(super) by_way: Vec<String>,
+    /// Whether files were chosen by patterns, sizes or ages.
+    pub(super) chosen: bool,
 }
 
 impl Outcome {
@@ -59,6 +61,7 @@ impl Outcome {
             interrupted: false,
             linkless: Vec::new(),
             by_way: Vec::new(),
+            chosen: false,
         }
     }
 
@@ -202,7 +205,9 @@ impl fmt::Display for Outcome {
         }
         let nothing = report.is_complete() && self.is_nothing() && !self.interrupted;
         let bytes = human::bytes(report.bytes);
-        if nothing {
+        if nothing && self.chosen && report.skipped == 0 {
+            f.write_str("nothing to do: no file was chosen by what the options say of names, sizes and ages")?;
+        } else if nothing {
             let are = if report.skipped == 1 { "is" } else { "are" };
             write!(f, "nothing to do: {} {are} there", files(report.skipped))?;
         } else if self.dry_run {
@@ -319,6 +324,9 @@ mod tests {
         let told = outcome.to_string();
         assert!(told.starts_with("nothing to do: 2 files are there; the modes of 1 were not set"), "{told}");
         assert!(told.contains("the times of 1 directories were not set"), "{told}");
+        let nothing = |chosen| Outcome { chosen, ..self::outcome(0, &[]) }.to_string();
+        assert!(nothing(true).starts_with("nothing to do: no file was chosen by"), "{}", nothing(true));
+        assert_eq!(nothing(false), "nothing to do: 0 files are there");
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl Watcher for Noted {
             Event::Failed { key, .. } => drop(state.failed.insert((*key).clone())),
             Event::Gone { key } => drop(state.gone.insert((*key).clone())),
             Event::Unlisted { dir, reason } => drop(state.unlisted.insert((*dir).clone(), (*reason).to_owned())),
-            Event::Left { key, kind } => state.left.push(((*key).clone(), *kind)),
+            Event::Left { key, kind, .. } => state.left.push(((*key).clone(), *kind)),
             _ => {}
         }
     }

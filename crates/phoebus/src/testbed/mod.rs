@@ -222,7 +222,7 @@ mod tests {
         for (text, expected) in [
             ("fast", "\"fast\" is not of the form KEY=VALUE"),
             ("speed=1gbit", "\"speed\" is no setting of a link; expected delay, jitter, reorder, loss, rate or queue"),
-            ("delay=soon", "delay: \"soon\" is not a duration such as 250us, 100ms, 30s, 2m or 1h"),
+            ("delay=soon", "delay: \"soon\" is not a duration such as 250us, 100ms, 30s, 2m, 1h, 7d or 2w"),
             ("loss=1% loss=2%", "loss is set twice"),
             ("reorder=maybe", "reorder: \"maybe\" is neither true nor false"),
         ] {

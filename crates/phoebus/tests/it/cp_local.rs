@@ -278,6 +278,8 @@ fn failures_are_named_and_codes_tell_them_apart() {
     let dir = place();
     let dir = dir.path();
     symlink("nowhere", dir.join("src/dangling")).unwrap();
+    symlink("run", dir.join("src/leading")).unwrap();
+    fs::write(dir.join("there"), "there").unwrap();
     let here = dir.canonicalize().unwrap();
     let here = here.display();
     for (arguments, code, expected) in [
@@ -290,6 +292,14 @@ fn failures_are_named_and_codes_tell_them_apart() {
         (&["/", "x"], 1, "/ is a directory, not a file (directories are copied with -r)".to_owned()),
         (&["-r", "src", "src/run"], 1, "it cannot be copied into itself".to_owned()),
         (&["-r", "src/", "left"], 4, "dangling is a symbolic link that leads to no file, and was left out".to_owned()),
+        (
+            &["-r", "src/", "left"],
+            4,
+            "leading is a symbolic link to a directory (--links copies links), and was left out".to_owned(),
+        ),
+        (&["--existing", "refuse", "src/a.h5", "there"], 10, format!("phoebus: {here}/there exists already")),
+        (&["--max-size", "0", "src/a.h5", "new"], 0, "nothing to do: no file was chosen by".to_owned()),
+        (&["--max-age", "7", "src/a.h5", "new"], 2, "30s, 2m, 1h, 7d or 2w".to_owned()),
         (&["src/a.h5"], 2, "a source and a destination were expected".to_owned()),
         (&["http://h/a", "x"], 2, "\"http://h/a\": gsiftp://, ftp://".to_owned()),
         (&["--exclude", "[", "src", "x"], 2, "\"[\" is no pattern".to_owned()),

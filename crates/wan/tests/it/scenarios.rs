@@ -73,7 +73,7 @@ fn bad_scenarios_are_refused_with_place_and_expectation() {
         ),
         (
             "name = \"l\"\nends = [\"a\", \"b\"]\nforward = { delay = \"soon\" }",
-            "x.toml:5:21: \"soon\" is not a duration such as 250us, 100ms, 30s, 2m or 1h",
+            "x.toml:5:21: \"soon\" is not a duration such as 250us, 100ms, 30s, 2m, 1h, 7d or 2w",
         ),
         (
             "name = \"l\"\nends = [\"a\", \"b\"]\nforward = { lag = \"1s\" }",

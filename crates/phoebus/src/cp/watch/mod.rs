@@ -215,7 +215,7 @@ impl Watch {
         if let Some((_, bytes)) = total {
             line += &format!(" of {}", human::bytes(bytes));
         }
-        line += &format!("  {} (average {})", human::rate(rate.now()), human::rate(average));
+        line += &format!("  {}", human::rate(rate.now()));
         if let Some(left) = total.and_then(|(_, bytes)| rate.left(bytes.saturating_sub(there))) {
             line += &format!("  {} left", human::span(left));
         }
@@ -227,6 +227,8 @@ impl Watch {
         if let failed @ 1.. = Self::load(&self.counts.failed) {
             line += &format!(", {failed} failed");
         }
+        // A narrow terminal shows no more than its width, so that what matters least comes last.
+        line += &format!("  {} on average", human::rate(average));
         if self.paths.is_empty() { line } else { format!("{line}  {}", self.paths) }
     }
 
@@ -399,8 +401,9 @@ impl Watcher for Told {
                     || format!("{name} ({what}: the source does not have it)"),
                 );
             }
-            Event::Left { key, kind } => {
+            Event::Left { key, kind, to_dir } => {
                 let what = match kind {
+                    Kind::Link if to_dir => "a symbolic link to a directory (--links copies links)",
                     Kind::Link => "a symbolic link that leads to no file",
                     kind => kind.described(),
                 };
@@ -422,11 +425,11 @@ impl Watcher for Told {
 
 /// A bar of unknown length is none.
 fn plain_style() -> ProgressStyle {
-    ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
+    ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 fn full_style() -> ProgressStyle {
-    let style = ProgressStyle::with_template("{percent:>3}% [{bar:24}] {msg}");
+    let style = ProgressStyle::with_template("{percent:>3}% [{bar:12}] {wide_msg}");
     style.map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("=> "))
 }
 
