@@ -7,6 +7,7 @@
 use crate::draft::{draft_beside, is_draft, moved_from};
 use crate::error::{Error, Sort};
 use crate::key::Key;
+use crate::own::{Own, OwnDirs};
 use crate::store::{Kind, Meta, Store, Time};
 use std::collections::BTreeMap;
 
@@ -51,11 +52,24 @@ impl Cleaning {
     /// Finds, and removes, the drafts in the directory `top` and in all below it, and `told` hears of each and of what fails. Symbolic
     /// links are not followed.
     pub async fn run(self, store: &dyn Store, top: &Key, told: &mut (dyn FnMut(Result<Found<'_>, Error>) + Send)) {
-        let mut dirs = vec![top.clone()];
-        while let Some(dir) = dirs.pop() {
+        // With how many names each has, where that is told.
+        let mut dirs = vec![(top.clone(), None)];
+        while let Some((dir, names)) = dirs.pop() {
             let mut drafts = BTreeMap::new();
             match drafts_in(store, &dir, &mut drafts).await {
-                Ok(below) => dirs.extend(below),
+                Ok(below) if below.is_empty() => {}
+                Ok(below) => match store.own_dirs(&dir).await {
+                    Ok(None) => dirs.extend(below.into_iter().map(|key| (key, None))),
+                    Ok(Some(own)) => dirs.extend(own_among(store, below, &own, names, told)),
+                    Err(error) => {
+                        let reason = "the directories in it may be symbolic links, and were not looked into";
+                        told(Err(Error::Store {
+                            name: format!("{}/{dir}", store.name()),
+                            reason: format!("{reason}: {error}"),
+                            sort: error.sort(),
+                        }));
+                    }
+                },
                 // It was removed meanwhile.
                 Err(error) if error.sort() == Sort::NotFound && dir != *top => {}
                 // What was listed so far may not be all that there is of a draft.
@@ -115,6 +129,29 @@ impl Cleaning {
         }
         if self.remove { Fate::Removed } else { Fate::Found }
     }
+}
+
+/// Those of `below` that are directories themselves, with how many names they have. `names` is how many the directory has that they are in.
+fn own_among(
+    store: &dyn Store,
+    below: Vec<Key>,
+    own: &OwnDirs,
+    names: Option<u64>,
+    told: &mut (dyn FnMut(Result<Found<'_>, Error>) + Send),
+) -> Vec<(Key, Option<u64>)> {
+    let mut found = Vec::new();
+    for key in below {
+        match own.is(key.name(), names) {
+            Own::Yes => found.push((key.clone(), own.names_of(key.name()))),
+            Own::Link => {}
+            Own::Unknown => told(Err(Error::Store {
+                name: format!("{}/{key}", store.name()),
+                reason: "it may be a symbolic link, which the server does not tell, and was not looked into".to_owned(),
+                sort: Sort::Other,
+            })),
+        }
+    }
+    found
 }
 
 /// Whether a directory of this name is one in which names were tried.

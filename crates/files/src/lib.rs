@@ -32,6 +32,7 @@ pub mod job;
 pub mod journal;
 pub mod key;
 pub mod local;
+mod own;
 pub mod plan;
 mod spawned;
 pub mod store;
@@ -45,5 +46,6 @@ pub use draft::{
     random_tag,
 };
 pub use error::{Error, Sort};
+pub use own::{Own, OwnDirs};
 pub use phoebus_proto::range;
 pub use transfer::{Check, Done, How, Progress, Side, Stop, Throttle, Verify, carry, drain, fill, pour, transfer};

@@ -20,6 +20,7 @@ use crate::block::{Block, Pool};
 use crate::error::{Error, Sort};
 use crate::key::Key;
 use crate::local::UserFile;
+use crate::own::OwnDirs;
 use crate::range::{Extent, Ranges};
 use crate::sum::{Algorithm, Combining, Sum};
 use bytes::Bytes;
@@ -125,6 +126,13 @@ pub trait Store: Debug + Send + Sync {
     /// The same with drafts and their journals ([`is_ours`](crate::is_ours)), which [`Self::list`] leaves out.
     fn list_all<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
         self.list(key)
+    }
+
+    /// Which of the directories in the directory `key` are directories themselves, for those who remove what is in them; none where listings
+    /// call no symbolic link a directory.
+    fn own_dirs<'a>(&'a self, key: &'a Key) -> Fallible<'a, Option<OwnDirs>> {
+        let _ = key;
+        Box::pin(async { Ok(None) })
     }
 
     /// Whether everything has the name that was said when it was put there. Where that is not known, [`Self::kept_names`] tells.

@@ -15,8 +15,8 @@ use crate::draft::{is_engines, is_ours};
 use crate::error::{Error, Sort};
 use crate::key::{Key, KeyError};
 use crate::spawned::Spawned;
-use crate::store::{Kind, Meta, Store};
-use std::collections::HashSet;
+use crate::store::{Kind, Meta, Store, Time};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::task::{JoinError, JoinSet};
 
@@ -37,6 +37,15 @@ struct Otherwise {
     folded: HashSet<Vec<u8>>,
     /// What is found to be there by the names that the source has.
     found: Vec<(Vec<u8>, Meta)>,
+    /// How much of what is listed and unknown is told of in the same way.
+    alike: HashMap<Told, usize>,
+}
+
+/// What is told of something beside its name.
+type Told = (Kind, Option<u64>, Option<Time>);
+
+fn told(meta: &Meta) -> Told {
+    (meta.kind, meta.size, meta.modified)
 }
 
 impl Otherwise {
@@ -47,9 +56,12 @@ impl Otherwise {
 
     /// Whether what is listed by this name may be one of it.
     fn has(&self, name: &[u8], listed: &Meta) -> bool {
-        let told = |meta: &Meta| (meta.kind, meta.size, meta.modified);
-        // Many directories, and files without a time, are told of alike: then the names have to speak for it, too.
-        let says_much = listed.kind != Kind::Dir && listed.modified.is_some();
+        // Many directories, and files without a time, are told of alike: then the names have to speak for it, too, unless one directory
+        // with such a time is found and one is listed.
+        let listed_alike = || self.alike.get(&told(listed)).copied().unwrap_or(1);
+        let found_alike = || self.found.iter().filter(|(_, found)| told(found) == told(listed)).count();
+        let says_much =
+            listed.modified.is_some() && (listed.kind != Kind::Dir || (listed_alike() == 1 && found_alike() == 1));
         let may_be = |other: &[u8], found: &Meta| told(found) == told(listed) && (says_much || may_be_one(name, other));
         self.folded.contains(&folded(name)) || self.found.iter().any(|(other, found)| may_be(other, found))
     }
@@ -121,7 +133,10 @@ impl Run<'_> {
                     unlisted.push(key);
                 }
             }
-            let otherwise = self.find_otherwise(to, unlisted).await?;
+            let mut otherwise = self.find_otherwise(to, unlisted).await?;
+            for (_, meta) in &unknown {
+                *otherwise.alike.entry(told(meta)).or_default() += 1;
+            }
             unknown.retain(|(key, meta)| !otherwise.has(key.name(), meta));
             unknown.sort_by(|one, other| one.0.cmp(&other.0));
             for some in unknown.chunks(AHEAD) {
@@ -325,7 +340,6 @@ async fn remove(store: Arc<dyn Store>, key: Key, kind: Kind) -> Result<(), Error
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Time;
 
     #[test]
     fn one_directory_is_not_taken_for_all() {
@@ -347,5 +361,15 @@ mod tests {
         // A time says it of any name.
         assert!(has("new", Some(known), "other", known) && !has("new", Some(known), "other", old));
         assert!(!has("new", None, "other", dir) && has("new", None, "NEW", dir));
+        // Of a directory, if there is no other of that time.
+        let timed = plain(Kind::Dir, Some(7));
+        assert!(has("new", Some(timed), "other", timed) && !has("new", Some(timed), "other", dir));
+        let mut otherwise = Otherwise::default();
+        otherwise.add(b"new", Some(timed));
+        otherwise.alike.insert(told(&timed), 2);
+        assert!(!otherwise.has(b"other", &timed));
+        otherwise.alike.insert(told(&timed), 1);
+        otherwise.add(b"newer", Some(timed));
+        assert!(!otherwise.has(b"other", &timed));
     }
 }

@@ -6,9 +6,9 @@ use super::retrieve::Retrieval;
 use super::unix;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Entry, Fallible, Flow, Kind, Listing, Meta, Time};
-use phoebus_files::{Error, Sort, is_ours};
+use phoebus_files::{Error, OwnDirs, Sort, is_ours};
 use phoebus_proto::gridftp::facts::{Facts, Type};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::PoisonError;
 
 /// How many entries are given at a time.
@@ -60,6 +60,8 @@ pub(super) struct RemoteListing {
     sure: bool,
     /// Whether the directory itself was among it.
     itself: bool,
+    /// How many names directories have, where that is wanted.
+    names: Option<HashMap<Vec<u8>, u64>>,
     /// Names beyond ASCII that were listed.
     odd: HashSet<Vec<u8>>,
     /// What is given before all else.
@@ -108,8 +110,8 @@ impl RemoteListing {
         };
         let flow = Retrieval::of_listing(remote.clone(), session, name, command);
         let sure = form != Form::All || remote.lists() == Some(Lists::All);
-        let (drafts, undated, itself, odd, first, rest, ended, wrong) = Default::default();
-        Ok(Self { remote, dir, flow, form, drafts, undated, sure, itself, odd, first, rest, ended, wrong })
+        let (drafts, undated, itself, names, odd, first, rest, ended, wrong) = Default::default();
+        Ok(Self { remote, dir, flow, form, drafts, undated, sure, itself, names, odd, first, rest, ended, wrong })
     }
 
     /// More entries, of what is known to be the directory's listing.
@@ -144,7 +146,7 @@ impl RemoteListing {
     /// What there is where `LIST -a` has listed `held`, without the directory itself: that, if it has all that LIST has.
     async fn plainly(&mut self, held: Vec<Entry>) -> Result<Vec<Entry>, Error> {
         let mut plain = Self::begin_as(self.remote.clone(), self.dir.clone(), Form::Plain).await?;
-        (plain.drafts, plain.undated) = (self.drafts, self.undated);
+        (plain.drafts, plain.undated, plain.names) = (self.drafts, self.undated, self.names.clone());
         let mut listed = Vec::new();
         loop {
             let page = plain.some().await?;
@@ -162,6 +164,9 @@ impl RemoteListing {
         let names: HashSet<&[u8]> = held.iter().map(|entry| &entry.name[..]).collect();
         let all = listed.iter().all(|entry| names.contains(&entry.name[..]));
         self.ended = true;
+        if !all {
+            self.names = plain.names;
+        }
         match all {
             true if !listed.is_empty() => self.remote.note_lists(Lists::All),
             true if held.is_empty() => return self.empty().await,
@@ -256,6 +261,9 @@ impl RemoteListing {
         };
         if let Some(entry) = &entry {
             self.itself |= entry.name == b".";
+            if let (Some(names), Kind::Dir, Some(count)) = (&mut self.names, entry.meta.kind, unix::names(line)) {
+                names.insert(entry.name.clone(), count);
+            }
             if !entry.name.is_ascii() && !self.odd.insert(entry.name.clone()) {
                 let shown = String::from_utf8_lossy(&entry.name).escape_debug().to_string();
                 let reason =
@@ -299,6 +307,43 @@ impl Remote {
                 return Err(Error::Limit { name: self.label(dir), what, limit: MOST as u64 });
             }
         }
+    }
+
+    /// Which of the directories in `dir` are directories themselves, by LIST, which shows links as `ls -l` does also where MLSD and MLST tell
+    /// of what they lead to (pyftpdlib). Our own tells links by either.
+    pub(super) async fn own_dirs_in(&self, dir: &Key) -> Result<Option<OwnDirs>, Error> {
+        if self.has("XDRAFTS") {
+            return Ok(None);
+        }
+        let form = if self.lists() == Some(Lists::Plain) { Form::Plain } else { Form::All };
+        let mut listing = RemoteListing::begin_as(self.clone(), dir.clone(), form).await?;
+        (listing.drafts, listing.undated, listing.names) = (true, true, Some(HashMap::new()));
+        let mut own = OwnDirs::default();
+        loop {
+            let page = listing.page().await?;
+            if page.is_empty() {
+                break;
+            }
+            for Entry { name, meta } in page {
+                match meta.kind {
+                    Kind::Dir => drop(own.dirs.insert(name, None)),
+                    Kind::Link => drop(own.links.insert(name)),
+                    _ => {}
+                }
+            }
+            if own.dirs.len() + own.links.len() > MOST {
+                let what = "the directories in a directory that are looked at";
+                return Err(Error::Limit { name: self.label(dir), what, limit: MOST as u64 });
+            }
+        }
+        for (name, count) in listing.names.take().unwrap_or_default() {
+            match own.dirs.get_mut(&name) {
+                Some(known) => *known = Some(count),
+                None if name == b"." => own.names = Some(count),
+                None => {}
+            }
+        }
+        Ok(Some(own))
     }
 
     /// How it lists without MLSD, as far as is known.

@@ -11,6 +11,7 @@ use phoebus_files::{Error, Sort};
 use phoebus_proto::gridftp::facts::Facts;
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::gridftp::time::Stamp;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +27,9 @@ const SLOW_SUM: u64 = 10_000_000;
 
 /// For how long what was seen of a file is taken for what is there: less than between two commands of somebody.
 const RECENT: Duration = Duration::from_secs(2);
+
+/// Of how many files that is kept: more than are under way at once.
+const MAX_LOOKED: usize = 128;
 
 /// What a server refuses: of how many, and the names of the first of them.
 #[derive(Debug, Default)]
@@ -213,14 +217,26 @@ impl Remote {
             Err(Error::NotFound { .. }) => Some(None),
             Err(_) => None,
         };
-        *self.looked() = meta.map(|meta| Looked { key: key.clone(), meta, at: Instant::now() });
+        let mut looked = self.looked();
+        looked.retain(|looked| looked.key != *key && looked.at.elapsed() < RECENT);
+        if let Some(meta) = meta {
+            if looked.len() >= MAX_LOOKED {
+                looked.pop_front();
+            }
+            looked.push_back(Looked { key: key.clone(), meta, at: Instant::now() });
+        }
+        drop(looked);
         found
     }
 
     /// What is at `key`, by what was just seen, if it was: whoever looks at a file to open it spares a round trip. Each look
     /// serves once.
     pub(super) async fn recall(&self, key: &Key) -> Result<Meta, Error> {
-        let looked = self.looked().take_if(|looked| looked.key == *key && looked.at.elapsed() < RECENT);
+        let recent = |looked: &Looked| looked.key == *key && looked.at.elapsed() < RECENT;
+        let looked = {
+            let mut all = self.looked();
+            all.iter().position(recent).and_then(|at| all.remove(at))
+        };
         match looked {
             Some(Looked { meta: Some(meta), .. }) => Ok(meta),
             Some(Looked { meta: None, .. }) => Err(Error::NotFound { name: self.label(key) }),
@@ -230,10 +246,10 @@ impl Remote {
 
     /// Has `key` be looked at anew: something is done to it.
     pub(super) fn forget(&self, key: &Key) {
-        self.looked().take_if(|looked| looked.key == *key);
+        self.looked().retain(|looked| looked.key != *key);
     }
 
-    fn looked(&self) -> MutexGuard<'_, Option<Looked>> {
+    fn looked(&self) -> MutexGuard<'_, VecDeque<Looked>> {
         self.0.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

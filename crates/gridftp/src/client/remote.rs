@@ -21,11 +21,11 @@ use crate::data::Losses;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Attributes, Begun, Boxed, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time};
 use phoebus_files::sum::Algorithm;
-use phoebus_files::{Error, Sort, is_engines};
+use phoebus_files::{Error, OwnDirs, Sort, is_engines};
 use phoebus_net::host::Host;
 use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::line::is_line;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,8 +46,8 @@ pub(super) struct Inner {
     pub(super) algorithms: Vec<Algorithm>,
     /// Where the login leads.
     pub(super) home: Arc<Key>,
-    /// What was looked at last, for whoever opens or writes it next.
-    pub(super) looked: Mutex<Option<Looked>>,
+    /// What was just looked at, for whoever opens, writes or renames it next.
+    pub(super) looked: Mutex<VecDeque<Looked>>,
     pub(super) idle: Mutex<Vec<Session>>,
     /// Those that may be in use at the same time. What is read and what is written have places of their own: who copies within a
     /// server needs both, and would wait for others who do.
@@ -342,6 +342,10 @@ impl Store for Remote {
         Box::pin(self.names_in(key))
     }
 
+    fn own_dirs<'a>(&'a self, key: &'a Key) -> Fallible<'a, Option<OwnDirs>> {
+        Box::pin(self.own_dirs_in(key))
+    }
+
     fn list_all<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
         Box::pin(async move {
             self.sayable(key).await?;
@@ -429,7 +433,7 @@ impl Store for Remote {
             self.path(to)?;
             self.keeps_name(to).await?;
             // What it is tells afterwards whether it was moved, should the answer be lost.
-            let moved = self.look(from).await?;
+            let moved = self.recall(from).await?;
             if !replace {
                 self.must_be_free(to).await?;
             }

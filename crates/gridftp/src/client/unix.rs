@@ -61,6 +61,13 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Entry>, ()> {
     Ok(Some(Entry { name: name.to_vec(), meta }))
 }
 
+/// How many names what is in a line has, if it says so: the word behind the permissions.
+pub(super) fn names(line: &[u8]) -> Option<u64> {
+    let mut rest = line;
+    word(&mut rest)?;
+    str::from_utf8(word(&mut rest)?).ok()?.parse().ok()
+}
+
 /// The next word, and what follows it.
 fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let from = rest.iter().position(|&b| b != b' ')?;

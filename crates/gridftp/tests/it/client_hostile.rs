@@ -450,3 +450,29 @@ async fn a_file_is_gone_on_with_where_it_was_cut() {
     assert!(fake.get("/x") == Some(content) && fake.names() == ["/x"]);
     assert!(done.moved == 11 << 20 && done.verified.is_some(), "{done:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_just_looked_at_is_renamed_at_once() {
+    let names = ["a", "b", "c"];
+    // What was seen is soon forgotten: on a machine that is too busy this is done once more.
+    loop {
+        let (fake, began) = (Fake::good(), std::time::Instant::now());
+        names.iter().for_each(|name| fake.put(&format!("/{name}"), b"x"));
+        let remote = remote(&fake).await;
+        for name in names {
+            remote.stat(&key(name)).await.unwrap();
+        }
+        for name in names {
+            remote.rename(&key(name), &key(&format!("{name}2")), true).await.unwrap();
+        }
+        if began.elapsed() > Duration::from_secs(1) {
+            continue;
+        }
+        let count = |verb: &str| fake.log().iter().filter(|line| line.starts_with(verb)).count();
+        assert_eq!((count("MLST"), count("RNFR"), count("RNTO")), (3, 3, 3), "{:?}", fake.log());
+        // What has another name by now is not taken for what was there.
+        remote.rename(&key("a"), &key("a3"), true).await.unwrap_err();
+        assert_eq!(fake.names(), ["/a2", "/b2", "/c2"]);
+        return;
+    }
+}

@@ -1,12 +1,14 @@
 //! `phoebus mv` from one store to another, and from one file system to another: each file is copied as `phoebus cp` does it, and its source
 //! is removed only once the copy is published under its name, verified and durable, and only if nothing has changed the source since.
 
-mod aside;
+pub(super) mod aside;
+mod behind;
 mod leave;
 
 use super::{Tally, ls};
 use crate::place::shown;
-use leave::Leaving;
+use behind::Behind;
+use leave::{Leaving, Stays};
 use phoebus_files::job::{Event, Job, Watcher};
 use phoebus_files::key::Key;
 use phoebus_files::plan::{Existing, Filter, Reason};
@@ -32,7 +34,13 @@ pub(super) async fn move_by_copy(
     tally: &mut Tally,
 ) {
     aside::put_back_one(&**source, from, tally).await;
-    if matches!(source.stat_link(from).await, Ok(meta) if meta.kind == Kind::Link) {
+    let mut behind = Behind::new(source.clone(), from.clone());
+    let is_link = match source.stat_link(from).await {
+        Ok(meta) if meta.kind == Kind::Dir => behind.is_top_link().await,
+        Ok(meta) => meta.kind == Kind::Link,
+        Err(_) => false,
+    };
+    if is_link {
         // What it leads to would be copied and removed, of which nobody has spoken.
         let reason = "a symbolic link cannot be moved there, and stays where it is".to_owned();
         tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Request }));
@@ -77,14 +85,27 @@ pub(super) async fn move_by_copy(
         tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Other }));
         return;
     }
-    let mut leaving = Leaving { source: &**source, dest: &**dest, summed: sums, began, apart: HashSet::new() };
     let stays = |to: &Key| failed.contains(to) || gone.contains(to) || unlisted.contains_key(&to.parent());
+    let mut leaving = Vec::new();
     for (to, carried) in moved.into_iter().filter(|(to, _)| !stays(to)) {
-        let removed = leaving.leave(&carried, &to).await;
-        tally.note(removed);
+        // A file by itself is what was named.
+        match carried.from == *from || behind.is_own(&carried.from.parent()).await {
+            true => leaving.push((to, carried)),
+            false => tally.done += 1,
+        }
     }
+    let left = |left: Result<(), Stays>| {
+        let is_copied = left.as_ref().err().is_some_and(|stays| stays.is_copied);
+        // Of a source that stays there is a copy all the same.
+        tally.done += u64::from(is_copied);
+        tally.note(left.map_err(|stays| stays.error));
+    };
+    Leaving::new(source.clone(), dest.clone(), sums, began).leave_all(leaving, left).await;
     if matches!(source.stat(from).await, Ok(meta) if meta.kind == Kind::Dir) {
-        remove_dirs(&**source, from, tally).await;
+        remove_dirs(&**source, from, &mut behind, tally).await;
+    }
+    for error in behind.stays {
+        tally.check::<()>(Err(error));
     }
     tally.check(source.settle().await);
 }
@@ -181,8 +202,8 @@ struct Emptied {
 }
 
 /// Removes the directories of a tree, of which nothing else is left; what is in them came meanwhile, or could not be moved. Drafts that no
-/// transfer is writing go with the directory that has nothing else. What an earlier move has put aside gets its name again.
-async fn remove_dirs(store: &dyn Store, top: &Key, tally: &mut Tally) {
+/// transfer is writing go with the directory that has nothing else. What may be a link stays. What an earlier move has put aside gets its name again.
+async fn remove_dirs(store: &dyn Store, top: &Key, behind: &mut Behind, tally: &mut Tally) {
     let (mut dirs, mut to_read, mut staying) = (Vec::new(), vec![top.clone()], HashSet::new());
     while let Some(dir) = to_read.pop() {
         let Some(entries) = tally.check(ls::entries(store, &dir, true).await) else {
@@ -193,7 +214,9 @@ async fn remove_dirs(store: &dyn Store, top: &Key, tally: &mut Tally) {
         for entry in entries {
             let Some(key) = tally.check(ls::join(store, &dir, &entry)) else { continue };
             match entry.meta.kind {
-                Kind::Dir => to_read.push(key),
+                Kind::Dir if behind.is_own(&key).await => to_read.push(key),
+                // It is told of.
+                Kind::Dir => emptied.alone = false,
                 // Who writes the drafts of other engines is not known.
                 _ if is_engines(&entry.name) => emptied.drafts.push(key),
                 _ => {

@@ -1,5 +1,6 @@
 //! `phoebus mv`: new names for what there is; from one store to another by a copy ([`moving`](super::moving)).
 
+use super::moving::aside::put_back_one;
 use super::moving::move_by_copy;
 use super::{CODES, Tally, block_on, find_to_take, ls, printable, tell};
 use crate::cp::interrupted;
@@ -177,7 +178,14 @@ async fn all(args: &Args, named: &AtomicBool) -> Result<ExitCode> {
                     tally.check::<()>(Err(into_itself(&*source.store, &key, &to)));
                     continue;
                 }
-                match rename(&*source.store, &key, &to, !args.no_replace).await {
+                let mut renamed = rename(&*source.store, &key, &to, !args.no_replace).await;
+                // One that was killed may have left it aside.
+                if matches!(&renamed, Err(error) if error.sort() == Sort::NotFound)
+                    && put_back_one(&*source.store, &key, &mut tally).await
+                {
+                    renamed = rename(&*source.store, &key, &to, !args.no_replace).await;
+                }
+                match renamed {
                     Err(error) if is_across(&error) => {}
                     renamed => {
                         tally.note(match renamed {

@@ -4,10 +4,12 @@ use super::{CODES, Tally, block_on, find_to_take, ls};
 use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
 use phoebus_files::key::Key;
-use phoebus_files::store::{Kind, Store};
+use phoebus_files::store::{Entry, Kind, Store};
 use phoebus_files::{Error, Sort, is_ours};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::vec;
 
 /// Remove files
 ///
@@ -59,36 +61,142 @@ impl Args {
         let Err(error) = store.remove(key).await else { return Ok(()) };
         let is_dir = matches!(store.stat(key).await, Ok(meta) if meta.kind == Kind::Dir);
         match is_dir && self.recursive {
-            true => self.remove_tree(store, key, tally).await,
+            true => remove_tree(store, key, HELD, tally).await,
             false if is_dir => Err(Error::Kind { name: shown(store, key), is: "a directory", expected: "a file" }),
             false => Err(error),
         }
     }
+}
 
-    /// Goes on past what fails; the directories above it then fail, too, since they are not empty.
-    async fn remove_tree(&self, store: &dyn Store, top: &Key, tally: &mut Tally) -> Result<(), Error> {
-        let (mut dirs, mut to_read) = (Vec::new(), vec![top.clone()]);
-        while let Some(dir) = to_read.pop() {
-            let Some(entries) = tally.check(ls::entries(store, &dir, true).await) else { continue };
-            for entry in entries {
-                let Some(key) = tally.check(ls::join(store, &dir, &entry)) else { continue };
-                match entry.meta.kind {
+/// As many entries of a directory are held at a time: some ten megabytes of them. Those that follow are read once these are gone.
+const HELD: usize = 100_000;
+
+/// A directory that is being emptied.
+struct Level {
+    dir: Key,
+    entries: vec::IntoIter<Entry>,
+    /// Whether there may be others.
+    more: bool,
+    /// What could not be removed.
+    stays: HashSet<Vec<u8>>,
+}
+
+impl Level {
+    fn of(dir: Key) -> Self {
+        Self { dir, entries: Vec::new().into_iter(), more: true, stays: HashSet::new() }
+    }
+
+    /// Reads entries that nobody has tried to remove, `held` at the most. It begins anew each time: a listing that waits for what is
+    /// removed meanwhile may pass over names, and a server may not wait so long.
+    async fn read(&mut self, store: &dyn Store, held: usize) -> Result<(), Error> {
+        let mut found = Vec::new();
+        self.more = false;
+        // Where as many stay, nothing is gained by trying the others.
+        if self.stays.len() < held {
+            let mut listing = store.list_all(&self.dir).await?;
+            while !self.more {
+                let page = listing.more().await?;
+                if page.is_empty() {
+                    break;
+                }
+                found.extend(page.into_iter().filter(|entry| !self.stays.contains(&entry.name)));
+                self.more = found.len() >= held;
+            }
+        }
+        found.sort_by(|one, other| one.name.cmp(&other.name));
+        self.entries = found.into_iter();
+        Ok(())
+    }
+}
+
+/// Removes `top` and all that is in it. Goes on past what fails; the directories above it then fail, too, since they are not empty.
+async fn remove_tree(store: &dyn Store, top: &Key, held: usize, tally: &mut Tally) -> Result<(), Error> {
+    let mut open = vec![Level::of(top.clone())];
+    while let Some(level) = open.last_mut() {
+        if let Some(entry) = level.entries.next() {
+            let removed = match ls::join(store, &level.dir, &entry) {
+                Err(error) => Err(error),
+                Ok(key) => match entry.meta.kind {
                     // Some servers call a link what it leads to. As a file a link can be removed, and a directory cannot.
-                    Kind::Dir if store.is_far() && store.remove(&key).await.is_ok() => {}
-                    Kind::Dir => to_read.push(key),
+                    Kind::Dir if store.is_far() && store.remove(&key).await.is_ok() => Ok(()),
+                    Kind::Dir => {
+                        open.push(Level::of(key));
+                        continue;
+                    }
                     // A transfer that ends at this moment takes its own draft away.
                     _ if is_ours(&entry.name) => match store.discard(&key, None).await {
-                        Err(error) if error.sort() == Sort::NotFound => {}
-                        discarded => drop(tally.check(discarded)),
+                        Err(error) if error.sort() == Sort::NotFound => Ok(()),
+                        discarded => discarded,
                     },
-                    _ => drop(tally.check(store.remove(&key).await)),
-                }
+                    _ => store.remove(&key).await,
+                },
+            };
+            if tally.check(removed).is_none() {
+                level.stays.insert(entry.name);
             }
-            dirs.push(dir);
+            continue;
         }
-        for dir in dirs.iter().rev().filter(|dir| *dir != top) {
-            tally.check(store.remove_dir(dir).await);
+        let mut removed = Ok(());
+        if level.more {
+            removed = level.read(store, held).await;
+            if removed.is_ok() && level.entries.len() > 0 {
+                continue;
+            }
         }
-        store.remove_dir(top).await
+        let Some(Level { dir, .. }) = open.pop() else { break };
+        let Some(above) = open.last_mut() else {
+            tally.check(removed);
+            return store.remove_dir(top).await;
+        };
+        // What could not be listed has been told of.
+        if removed.is_ok() {
+            removed = store.remove_dir(&dir).await;
+        }
+        if tally.check(removed).is_none() {
+            above.stays.insert(dir.name().to_vec());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phoebus_files::Links;
+    use phoebus_files::local::Local;
+    use phoebus_files::store::{Begun, Spec};
+    use std::fs;
+
+    #[tokio::test]
+    async fn directories_are_emptied_a_part_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["d/1", "d/2", "d/3", "d/a/1", "d/a/2", "d/a/3", "d/a/b/1", "d/c/1", "e/1", "e/2"] {
+            fs::create_dir_all(dir.path().join(path).parent().unwrap()).unwrap();
+            fs::write(dir.path().join(path), "").unwrap();
+        }
+        let store = Local::new(dir.path(), Links::Beneath).unwrap();
+        let key = |path: &str| Key::parse(path.as_bytes()).unwrap();
+        for held in [1, 2] {
+            let mut tally = Tally::default();
+            let top = if held == 1 { "e" } else { "d" };
+            remove_tree(&store, &key(top), held, &mut tally).await.unwrap();
+            assert!(tally.number() == 0 && !dir.path().join(top).exists(), "{held}");
+        }
+        // What somebody writes stays, and is tried once.
+        for name in ["1", "2", "3", "sub/1"] {
+            fs::create_dir_all(dir.path().join("f/sub")).unwrap();
+            fs::write(dir.path().join("f").join(name), "").unwrap();
+        }
+        let spec = Spec { size: Some(3), ..Spec::default() };
+        let Begun::Draft(draft) = store.create(&key("f/new"), spec).await.unwrap() else { panic!("it is there") };
+        let mut tally = Tally::default();
+        assert!(remove_tree(&store, &key("f"), 2, &mut tally).await.is_err());
+        let left: Vec<_> =
+            fs::read_dir(dir.path().join("f")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(
+            left.len() == tally.codes.len() && left.iter().all(|name| is_ours(name.as_encoded_bytes())),
+            "{left:?}"
+        );
+        draft.abandon(false).await;
     }
 }

@@ -116,3 +116,19 @@ fn of_two_links_to_one_file_the_first_goes() {
     assert!(!here.path("tree/g").exists() && here.path("other").exists());
     assert_eq!(fs::read_dir(here.path("tree")).unwrap().count(), 1);
 }
+
+#[test]
+fn a_name_that_was_changed_in_part_is_changed_once_more() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    // As a move to another link of the file leaves it, when it is killed between its two steps.
+    let aside = ".f.0123456789abcdef.phoebus-moved";
+    fs::rename(here.path("tree/a/f"), here.path("tree/a").join(aside)).unwrap();
+    fs::hard_link(here.path("tree/a").join(aside), here.path("other")).unwrap();
+    assert_eq!(here.moves(&["tree/a/f", "other"]), (Some(0), String::new()));
+    assert!(here.path("other").exists() && fs::read_dir(here.path("tree/a")).unwrap().next().is_none());
+    write(&serve.path("d").join(aside));
+    assert_eq!(here.moves(&[&serve.url("d/f"), &serve.url("new")]), (Some(0), String::new()));
+    assert!(serve.path("new").exists() && fs::read_dir(serve.path("d")).unwrap().next().is_none());
+    let (code, said) = here.moves(&["tree/a/f", "new"]);
+    assert!(code == Some(5) && said.contains("tree/a/f"), "{code:?} {said}");
+}

@@ -11,28 +11,25 @@ use phoebus_files::{Error, Sort, is_moved_cut, moved_from, moved_stem};
 /// The names, for filters.
 pub(super) const PATTERN: &str = ".*.????????????????.phoebus-moved";
 
-/// Gives `from` its name again, if nothing has it and an earlier move has put it aside.
-pub(super) async fn put_back_one(store: &dyn Store, from: &Key, tally: &mut Tally) {
+/// Gives `from` its name again, if nothing has it and an earlier move has put it aside; whether it did.
+pub(in super::super) async fn put_back_one(store: &dyn Store, from: &Key, tally: &mut Tally) -> bool {
     if !matches!(store.stat_link(from).await, Err(error) if error.sort() == Sort::NotFound) {
-        return;
+        return false;
     }
     let stem = moved_stem(from.name());
     // Whoever cannot list it says so of the file.
-    let Ok(mut listing) = store.list(&from.parent()).await else { return };
+    let Ok(mut listing) = store.list(&from.parent()).await else { return false };
     while let Ok(page) = listing.more().await {
         let Some(entry) = page.iter().find(|entry| moved_from(&entry.name) == Some(&stem[..])) else {
             match page.is_empty() {
-                true => return,
+                true => return false,
                 false => continue,
             }
         };
-        if entry.meta.kind == Kind::File
-            && let Ok(aside) = from.parent().join(&entry.name)
-        {
-            tally.check(store.rename(&aside, from, false).await);
-        }
-        return;
+        let Ok(aside) = from.parent().join(&entry.name) else { return false };
+        return entry.meta.kind == Kind::File && tally.check(store.rename(&aside, from, false).await).is_some();
     }
+    false
 }
 
 /// Gives what is at `key` its name again, if an earlier move has put it aside, and says that it stays.

@@ -8,7 +8,10 @@ use phoebus_files::range::Extent;
 use phoebus_files::store::{Kind, Meta, Store, Time};
 use phoebus_files::sum::{Algorithm, Sum};
 use phoebus_files::{Error, Sort, moved_name};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 /// For how long before the copy begins a file may have been changed once more without another time, in seconds: by the clock of this
 /// machine, and of those who tell fractions of a second.
@@ -20,21 +23,99 @@ const CLOSE_FAR: i64 = 24 * 3600;
 /// What is said of a source that is not what was copied.
 const CHANGED: &str = "it was changed while it was moved";
 
+/// How many sources leave at the same time where one end is a server: each takes some four round trips.
+const AHEAD: usize = 32;
+
+/// How many of those are compared at the same time that have more than [`LONG`] bytes: disks are read fastest in few places.
+const LONG_AT_ONCE: u32 = 4;
+
+/// See [`LONG_AT_ONCE`].
+const LONG: u64 = 1 << 20;
+
+/// Why a source stays where it is.
+#[derive(Debug)]
+pub(super) struct Stays {
+    pub(super) error: Error,
+    /// Whether its copy is what the source was.
+    pub(super) is_copied: bool,
+}
+
+impl From<Error> for Stays {
+    fn from(error: Error) -> Self {
+        Self { error, is_copied: false }
+    }
+}
+
 /// What removes the sources of a move.
-pub(super) struct Leaving<'a> {
-    pub(super) source: &'a dyn Store,
-    pub(super) dest: &'a dyn Store,
+pub(super) struct Leaving {
+    pub(super) source: Arc<dyn Store>,
+    pub(super) dest: Arc<dyn Store>,
     /// Whether sources and copies were compared by checksums.
     pub(super) summed: bool,
     /// When the move began.
     pub(super) began: Time,
     /// Directories of the source and of the destination that were seen to be two, and not one by two names.
-    pub(super) apart: HashSet<(Key, Key)>,
+    apart: Mutex<HashSet<(Key, Key)>>,
+    /// So much can be compared at the same time.
+    comparing: Semaphore,
 }
 
-impl Leaving<'_> {
+impl Leaving {
+    pub(super) fn new(source: Arc<dyn Store>, dest: Arc<dyn Store>, summed: bool, began: Time) -> Self {
+        Self { source, dest, summed, began, apart: Mutex::default(), comparing: Semaphore::new(AHEAD) }
+    }
+
+    /// Removes the sources of `moved`, by what they have become, as far as each is still what was copied; several at the same time. `left`
+    /// hears of each.
+    pub(super) async fn leave_all(self, moved: Vec<(Key, Carried)>, mut left: impl FnMut(Result<(), Stays>)) {
+        let most = if self.source.is_far() || self.dest.is_far() { AHEAD } else { 1 };
+        let leaving = Arc::new(self);
+        // The first of two directories goes alone: what it shows of them spares the others from being asked for.
+        let mut ready = VecDeque::new();
+        let mut waiting = HashMap::<(Key, Key), Option<Vec<(Key, Carried)>>>::new();
+        for (to, carried) in moved {
+            match waiting.get_mut(&(carried.from.parent(), to.parent())) {
+                Some(others) => others.get_or_insert_default().push((to, carried)),
+                None => {
+                    waiting.insert((carried.from.parent(), to.parent()), None);
+                    ready.push_back((to, carried));
+                }
+            }
+        }
+        let mut going = JoinSet::new();
+        loop {
+            while going.len() < most
+                && let Some((to, carried)) = ready.pop_front()
+            {
+                let leaving = leaving.clone();
+                going.spawn(async move {
+                    let done = leaving.leave(&carried, &to).await;
+                    (done, (carried.from.parent(), to.parent()))
+                });
+            }
+            let Some(done) = going.join_next().await else { return };
+            match done {
+                Ok((done, dirs)) => {
+                    left(done);
+                    // Those that are ready have their turn first, so that as many directories as can be are begun.
+                    ready.extend(waiting.remove(&dirs).flatten().into_iter().flatten());
+                }
+                Err(error) => {
+                    let (name, reason) = (leaving.source.name(), error.to_string());
+                    left(Err(Error::Store { name, reason, sort: Sort::Other }.into()));
+                    // Whose it was is not known: nobody waits for it any more.
+                    ready.extend(waiting.drain().filter_map(|(_, others)| others).flatten());
+                }
+            }
+        }
+    }
+
+    fn apart(&self) -> MutexGuard<'_, HashSet<(Key, Key)>> {
+        self.apart.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Removes the source of a file that is at `to`, if it is still what was copied, and another file than its copy.
-    pub(super) async fn leave(&mut self, carried: &Carried, to: &Key) -> Result<(), Error> {
+    pub(super) async fn leave(&self, carried: &Carried, to: &Key) -> Result<(), Stays> {
         let Carried { from, meta, replaced } = carried;
         let now = self.source.stat(from).await?;
         // Some file systems give a file another number whenever they read it in: that is a doubt, and no difference.
@@ -42,57 +123,60 @@ impl Leaving<'_> {
         if !is_same(&now, &numbered) {
             // Who replaces a file by a copy of it, as a move onto itself does, leaves its size and time.
             return Err(match (now.size, now.modified) == (meta.size, meta.modified) {
-                true => self
-                    .stays(from, &format!("{CHANGED}, or {} is the same file by another name", shown(self.dest, to))),
-                false => self.stays(from, CHANGED),
+                true => {
+                    let to = shown(&*self.dest, to);
+                    self.stays(from, &format!("{CHANGED}, or {to} is the same file by another name")).into()
+                }
+                false => self.changed(from),
             });
         }
         // What a server has is known by its listing, which may leave out names that are there. It is tried once for each directory.
         let dirs = (from.parent(), to.parent());
-        let may_be_one = *replaced || (self.dest.is_far() && !self.apart.contains(&dirs));
+        let may_be_one = *replaced || (self.dest.is_far() && !self.apart().contains(&dirs));
         let doubted = self.is_doubtful(meta, &now) || !is_same(&now, meta);
         let aside = match moved_name(from) {
             Ok(aside) => aside,
-            Err(error) if may_be_one => return Err(self.stays(from, &error.to_string())),
+            Err(error) if may_be_one => return Err(self.stays(from, &error.to_string()).into()),
             // A name with no room for more: there is no time between looking and removing that could be shorter.
             Err(_) => {
-                self.compare(from, from, to).await?;
-                return self.source.remove(from).await;
+                self.compare(carried, from, to).await?;
+                return Ok(self.source.remove(from).await?);
             }
         };
         // Nobody has such a name, so that none has to be kept: not all file systems and servers can rename so.
         if let Err(error) = self.source.rename(from, &aside, true).await {
             if may_be_one || error.may_pass() {
-                return Err(error);
+                return Err(error.into());
             }
             // Where nothing can be renamed it may yet be removed.
-            self.compare(from, from, to).await?;
-            return self.source.remove(from).await;
+            self.compare(carried, from, to).await?;
+            return Ok(self.source.remove(from).await?);
         }
         let looked = async {
             if !is_same(&self.source.stat(&aside).await?, &numbered) {
                 return Err(self.changed(from));
             }
             if may_be_one && !self.are_two(meta, from, &aside, to).await? {
-                let reason = format!("{} is the same file by another name", shown(self.dest, to));
-                return Err(self.stays(from, &reason));
+                let reason = format!("{} is the same file by another name", shown(&*self.dest, to));
+                return Err(self.stays(from, &reason).into());
             }
-            if doubted { self.compare(from, &aside, to).await } else { Ok(()) }
+            if doubted { self.compare(carried, &aside, to).await } else { Ok(()) }
         };
         match looked.await {
             Ok(()) => {
                 if may_be_one && from.name() == to.name() {
-                    self.apart.insert(dirs);
+                    self.apart().insert(dirs);
                 }
-                self.source.remove(&aside).await
+                Ok(self.source.remove(&aside).await?)
             }
-            Err(error) => match self.put_back(&aside, from).await {
-                Ok(()) => Err(error),
+            Err(Stays { error, is_copied }) => match self.put_back(&aside, from).await {
+                Ok(()) => Err(Stays { error, is_copied }),
                 Err(taken) => {
-                    let aside = shown(self.source, &aside);
+                    let aside = shown(&*self.source, &aside);
                     let reason =
                         format!("{error}; what it was is {aside}, for it could not get its name again: {taken}");
-                    Err(Error::Store { name: shown(self.source, from), reason, sort: error.sort() })
+                    let error = Error::Store { name: shown(&*self.source, from), reason, sort: error.sort() };
+                    Err(Stays { error, is_copied })
                 }
             },
         }
@@ -112,11 +196,11 @@ impl Leaving<'_> {
 
     fn stays(&self, from: &Key, reason: &str) -> Error {
         let reason = format!("{reason}; it stays where it is");
-        Error::Store { name: shown(self.source, from), reason, sort: Sort::Request }
+        Error::Store { name: shown(&*self.source, from), reason, sort: Sort::Request }
     }
 
-    fn changed(&self, from: &Key) -> Error {
-        self.stays(from, CHANGED)
+    fn changed(&self, from: &Key) -> Stays {
+        Stays { error: self.stays(from, CHANGED), is_copied: true }
     }
 
     /// Whether a file may have been changed while it was copied although it looks `now` as it did before, as `meta`.
@@ -129,20 +213,23 @@ impl Leaving<'_> {
     }
 
     /// Compares the bytes of a source, which is `at` now, and its copy: by checksums that both ends compute, or by reading both.
-    async fn compare(&self, from: &Key, at: &Key, to: &Key) -> Result<(), Error> {
+    async fn compare(&self, carried: &Carried, at: &Key, to: &Key) -> Result<(), Stays> {
+        let (source, dest, from) = (&*self.source, &*self.dest, &carried.from);
+        let much = if carried.meta.size.unwrap_or(u64::MAX) > LONG { AHEAD as u32 / LONG_AT_ONCE } else { 1 };
+        // Nobody closes it.
+        let _comparing = self.comparing.acquire_many(much).await;
         let common = Algorithm::ALL
             .into_iter()
-            .find(|algorithm| [self.source, self.dest].iter().all(|store| store.algorithms().contains(algorithm)));
+            .find(|algorithm| [source, dest].iter().all(|store| store.algorithms().contains(algorithm)));
         match common.filter(|_| self.summed) {
             Some(algorithm) => {
-                let (before, after) =
-                    tokio::try_join!(told(self.source, at, algorithm), told(self.dest, to, algorithm))?;
+                let (before, after) = tokio::try_join!(told(source, at, algorithm), told(dest, to, algorithm))?;
                 if before == after { Ok(()) } else { Err(self.changed(from)) }
             }
             None => {
-                let (expected, found) = tokio::try_join!(sum_of(self.source, at), sum_of(self.dest, to))?;
-                let name = shown(self.dest, to);
-                if expected == found { Ok(()) } else { Err(Error::Mismatch { name, expected, found }) }
+                let (expected, found) = tokio::try_join!(sum_of(source, at), sum_of(dest, to))?;
+                let name = shown(dest, to);
+                if expected == found { Ok(()) } else { Err(Error::Mismatch { name, expected, found }.into()) }
             }
         }
     }

@@ -2,11 +2,14 @@
 
 use super::*;
 use phoebus_files::Links;
+use phoebus_files::OwnDirs;
 use phoebus_files::local::Local;
 use phoebus_files::store::{Attributes, Begun, Draft, Entry, Fallible, Listing, Object, Spec};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::tempdir;
+use tokio::sync::Barrier;
 
 /// A directory of this machine as a server has it.
 #[derive(Debug)]
@@ -24,6 +27,12 @@ struct Server {
     remembers: bool,
     /// For which file there is no room.
     full_at: Option<&'static str>,
+    /// What its listings call directories and is not, if it tells; a name that ends in `?` it does not tell of.
+    links: Option<&'static [&'static str]>,
+    /// How many have to read what was put aside before one of them can.
+    together: Option<Arc<Barrier>>,
+    /// What is done to a file that has this name, once it was looked at.
+    changes: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +56,9 @@ impl Server {
             names: Names::Kept,
             remembers: false,
             full_at: None,
+            links: None,
+            together: None,
+            changes: None,
         }
     }
 
@@ -58,6 +70,11 @@ impl Server {
         }
     }
 
+    /// Where the bytes of `key` are.
+    fn inner_path(&self, key: &Key) -> PathBuf {
+        Path::new(self.inner.name().strip_prefix("file://").unwrap()).join(key.to_string())
+    }
+
     fn lists(&self, key: &Key) -> Result<(), Error> {
         if matches!(self.names, Names::Unlisted(dir) if key.name() == dir.as_bytes()) {
             let (name, reason) = (self.name(), "no data connection".to_owned());
@@ -67,8 +84,27 @@ impl Server {
     }
 
     fn told(&self, meta: Meta) -> Meta {
-        let whole = |time: Time| Time { nanos: 0, ..time };
-        Meta { modified: meta.modified.map(whole).filter(|_| self.dates), identity: None, ..meta }
+        told(meta, self.dates)
+    }
+}
+
+/// What a server tells of it.
+fn told(meta: Meta, dates: bool) -> Meta {
+    let whole = |time: Time| Time { nanos: 0, ..time };
+    Meta { modified: meta.modified.map(whole).filter(|_| dates), identity: None, ..meta }
+}
+
+/// A listing that tells whole seconds.
+#[derive(Debug)]
+struct Whole(Box<dyn Listing>, bool);
+
+impl Listing for Whole {
+    fn more(&mut self) -> Fallible<'_, Vec<Entry>> {
+        Box::pin(async {
+            let mut page = self.0.more().await?;
+            page.iter_mut().for_each(|entry| entry.meta = told(entry.meta, self.1));
+            Ok(page)
+        })
     }
 }
 
@@ -118,7 +154,7 @@ impl Store for Server {
     fn list<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {
         Box::pin(async {
             self.lists(key)?;
-            let listing = self.inner.list(key).await?;
+            let listing: Box<dyn Listing> = Box::new(Whole(self.inner.list(key).await?, self.dates));
             Ok(if self.hides { Box::new(Hiding(listing)) } else { listing })
         })
     }
@@ -131,8 +167,34 @@ impl Store for Server {
             Ok(Some(self.inner.list(key).await?.more().await?.into_iter().map(|entry| entry.name).collect()))
         })
     }
+    fn own_dirs<'a>(&'a self, key: &'a Key) -> Fallible<'a, Option<OwnDirs>> {
+        Box::pin(async {
+            let Some(links) = self.links else { return Ok(None) };
+            let mut own = OwnDirs::default();
+            for entry in self.inner.list(key).await?.more().await? {
+                let name = String::from_utf8(entry.name).unwrap();
+                match links {
+                    _ if links.contains(&&*name) => drop(own.links.insert(name.into_bytes())),
+                    _ if links.contains(&&*format!("{name}?")) => {}
+                    _ => drop(own.dirs.insert(name.into_bytes(), None)),
+                }
+            }
+            Ok(Some(own))
+        })
+    }
     fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
-        self.inner.open(key)
+        Box::pin(async {
+            if let Some(together) = self.together.as_ref().filter(|_| key.name().ends_with(b".phoebus-moved")) {
+                // One that waits alone would do so for ever.
+                let waited = tokio::time::timeout(Duration::from_secs(60), together.wait()).await;
+                waited.map_err(|_| Error::Store {
+                    name: key.to_string(),
+                    reason: "alone".into(),
+                    sort: Sort::Other,
+                })?;
+            }
+            self.inner.open(key).await
+        })
     }
     fn create<'a>(&'a self, key: &'a Key, spec: Spec) -> Fallible<'a, Begun> {
         Box::pin(async move {
@@ -162,7 +224,12 @@ impl Store for Server {
         self.inner.remove_dir(key)
     }
     fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
-        self.inner.rename(from, to, replace)
+        Box::pin(async move {
+            if self.changes.is_some_and(|name| from.name() == name.as_bytes()) {
+                fs::write(self.inner_path(from), "changed since it was looked at").unwrap();
+            }
+            self.inner.rename(from, to, replace).await
+        })
     }
     fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()> {
         self.inner.set(key, attributes)
@@ -238,10 +305,9 @@ async fn without_times_the_bytes_say_whether_a_source_was_changed() {
     // What was carried is what the destination has, and the source was rewritten since.
     let (f, meta) = (Key::parse(b"f").unwrap(), source.stat(&Key::parse(b"f").unwrap()).await.unwrap());
     let carried = Carried { from: f.clone(), meta, replaced: false };
-    let dest = Local::new(there.path(), Links::Beneath).unwrap();
-    let began = Time::from(SystemTime::now());
-    let mut leaving = Leaving { source: &source, dest: &dest, summed: false, began, apart: HashSet::new() };
-    let error = leaving.leave(&carried, &f).await.unwrap_err();
+    let (source, dest) = (Arc::new(source), Arc::new(Local::new(there.path(), Links::Beneath).unwrap()));
+    let leaving = Leaving::new(source.clone(), dest, false, Time::from(SystemTime::now()));
+    let error = leaving.leave(&carried, &f).await.unwrap_err().error;
     assert!(matches!(error, Error::Mismatch { .. }) && here.path().join("f").exists(), "{error}");
     fs::write(here.path().join("f"), "old").unwrap();
     let meta = source.stat(&f).await.unwrap();
@@ -356,28 +422,78 @@ async fn drafts_stay_in_a_directory_that_stays() {
 async fn a_source_that_was_replaced_stays() {
     let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
     let (path, f) = (here.path().join("f"), Key::parse(b"f").unwrap());
-    let dest = Local::new(there.path(), Links::Beneath).unwrap();
+    let dest = Arc::new(Local::new(there.path(), Links::Beneath).unwrap());
     // Servers tell whole seconds, and not which file it is.
-    let stores: [Box<dyn Store>; 2] =
-        [Box::new(Local::new(here.path(), Links::Beneath).unwrap()), Box::new(Server::of(here.path()))];
+    let stores: [Arc<dyn Store>; 2] =
+        [Arc::new(Local::new(here.path(), Links::Beneath).unwrap()), Arc::new(Server::of(here.path()))];
     for source in stores {
         for at_once in [true, false] {
             fs::write(&path, "old").unwrap();
             fs::write(there.path().join("f"), "old").unwrap();
             let meta = source.stat(&f).await.unwrap();
             let carried = Carried { from: f.clone(), meta, replaced: false };
-            let began = Time::from(SystemTime::now());
-            let mut leaving = Leaving { source: &*source, dest: &dest, summed: true, began, apart: HashSet::new() };
+            let leaving = Leaving::new(source.clone(), dest.clone(), true, Time::from(SystemTime::now()));
             // Another one of its size and time, which was made beside it or written over it.
             let time = fs::metadata(&path).unwrap().modified().unwrap();
             let new = if at_once { here.path().join("new") } else { path.clone() };
             fs::write(&new, "new").unwrap();
             fs::File::options().write(true).open(&new).unwrap().set_modified(time).unwrap();
             fs::rename(&new, &path).unwrap();
-            let error = leaving.leave(&carried, &f).await.unwrap_err();
+            let error = leaving.leave(&carried, &f).await.unwrap_err().error;
             assert!(error.to_string().contains("changed while it was moved"), "{error}");
             assert_eq!(fs::read(&path).unwrap(), b"new");
             assert_eq!(fs::read_dir(here.path()).unwrap().count(), 1);
         }
     }
+}
+
+#[tokio::test]
+async fn nothing_is_taken_from_behind_a_link() {
+    for (link, told) in [("l", true), ("l?", false)] {
+        let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+        for (path, bytes) in [("x/a", "a"), ("x/own/b", "b"), ("x/l/c", "c"), ("x/l/deep/.d.phoebus-draft", "d")] {
+            fs::create_dir_all(here.path().join(path).parent().unwrap()).unwrap();
+            fs::write(here.path().join(path), bytes).unwrap();
+        }
+        let links: &'static [&'static str] = if told { &["l"] } else { &["l?"] };
+        let source = Arc::new(Server { links: Some(links), ..Server::of(here.path()) });
+        let code = moves(source, "x", Server::of(there.path()), "y").await;
+        assert_eq!(code, crate::exit::PARTIAL, "{link}");
+        let exists = |path: &str| here.path().join(path).exists();
+        assert!(exists("x/l/c") && exists("x/l/deep/.d.phoebus-draft"), "{link}");
+        assert!(!exists("x/a") && !exists("x/own"), "{link}");
+        assert!(["y/a", "y/own/b", "y/l/c"].iter().all(|path| there.path().join(path).exists()), "{link}");
+    }
+    // One that is named itself.
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::create_dir(here.path().join("l")).unwrap();
+    fs::write(here.path().join("l/c"), "c").unwrap();
+    let source = Arc::new(Server { links: Some(&["l"]), ..Server::of(here.path()) });
+    assert_ne!(moves(source, "l", Server::of(there.path()), "y").await, 0);
+    assert!(here.path().join("l/c").exists() && !there.path().join("y").exists());
+}
+
+#[tokio::test]
+async fn sources_leave_several_at_a_time() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    // Files of this moment, which are compared once more.
+    for name in ["x/first", "x/second", "x/third", "y/first", "y/second", "y/third"] {
+        fs::create_dir_all(here.path().join("d").join(name).parent().unwrap()).unwrap();
+        fs::write(here.path().join("d").join(name), name).unwrap();
+    }
+    // The first of each directory, and then the others of both.
+    let together = Some(Arc::new(Barrier::new(2)));
+    let source = Arc::new(Server { together, ..Server::of(here.path()) });
+    assert_eq!(moves(source, "d", Server::of(there.path()), "d").await, 0);
+    assert!(!here.path().join("d").exists() && there.path().join("d/y/third").exists());
+}
+
+#[tokio::test]
+async fn a_file_that_was_changed_is_there_and_stays() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    fs::write(here.path().join("f"), "f").unwrap();
+    let source = Arc::new(Server { changes: Some("f"), ..Server::of(here.path()) });
+    assert_eq!(moves(source, "f", Server::of(there.path()), "f").await, crate::exit::PARTIAL);
+    let read = |dir: &Path| fs::read(dir.join("f")).unwrap();
+    assert_eq!((read(here.path()), read(there.path())), (b"changed since it was looked at".to_vec(), b"f".to_vec()));
 }

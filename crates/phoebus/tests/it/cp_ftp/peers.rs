@@ -3,11 +3,11 @@
 use super::support::ftp::{Copy, Ftp, hidden};
 use super::support::serve::{Serve, bytes, run};
 use super::support::works::works;
-use super::{EVERYTHING, Here, everything, goes_on, same, says};
+use super::{EVERYTHING, Here, Tls, everything, goes_on, same, says};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 /// Copies a tree with odd names: those that the server alters are refused, and each of the others has its own bytes.
@@ -171,5 +171,60 @@ fn what_links_at_servers_lead_to_stays() {
         here.does(&["cp", "-r", "--delete", "source/", &url]);
         let left: Vec<_> = fs::read_dir(root.join("tree")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert!(is_kept() && left == ["a"], "{url}: {left:?}");
+    }
+}
+
+#[test]
+fn nothing_is_taken_or_cleaned_behind_links_at_servers() {
+    let here = Here::new();
+    let (pyftpdlib, serve, vsftpd) = (Ftp::pyftpdlib(), Serve::writable(), Ftp::vsftpd(Tls::None));
+    // The last two show links as what they lead to, whatever they are asked for.
+    let (aioftp, twisted) = (Ftp::aioftp(), Ftp::twisted());
+    let servers = [
+        (serve.url(""), serve.path(""), true),
+        (pyftpdlib.url("ftp", ""), pyftpdlib.path(""), true),
+        (vsftpd.url("ftp", ""), vsftpd.path(""), true),
+        (aioftp.url("ftp", ""), aioftp.path(""), false),
+        (twisted.url("ftp", ""), twisted.path(""), false),
+    ];
+    let draft = ".f.0123456789abcdef.phoebus-part";
+    for (url, root, tells) in servers {
+        // Then only the count of a directory's names shows that there is a link, which some file systems do not have.
+        if !tells && fs::metadata(&root).unwrap().nlink() < 2 {
+            continue;
+        }
+        let make = |linked: bool| {
+            fs::create_dir_all(root.join("tree/deep/own")).unwrap();
+            fs::create_dir_all(root.join("keep/sub")).unwrap();
+            for name in ["keep/precious", "tree/a", "tree/deep/b", "tree/deep/own/c"] {
+                fs::write(root.join(name), name).unwrap();
+            }
+            fs::write(root.join("keep").join(draft), "").unwrap();
+            if linked {
+                fs::write(root.join("tree/deep/own").join(draft), "").unwrap();
+                symlink("../../keep", root.join("tree/deep/l")).unwrap();
+            }
+            for dir in ["tree", "tree/deep", "tree/deep/own", "keep", "keep/sub"] {
+                fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o777)).unwrap();
+            }
+        };
+        let is_kept = || {
+            let kept = ["precious", "sub", draft].iter().all(|name| root.join("keep").join(name).exists());
+            kept && root.join("tree/deep/l").is_symlink()
+        };
+        let (tree, place) = (format!("{url}tree"), here.path("moved").display().to_string());
+        make(true);
+        let (code, said, _) = says(&run(&mut here.command(&["clean", "--min-age", "0s", &tree])));
+        assert!(is_kept() && root.join("tree/deep/own").join(draft).exists() != tells, "{url}: {code} {said}");
+        here.fails(4, "deep/l", &["mv", &tree, &place]);
+        assert!(is_kept() && !root.join("tree/a").exists() && !root.join("tree/deep/b").exists(), "{url}");
+        assert_eq!(root.join("tree/deep/own").exists(), !tells, "{url}");
+        fs::remove_dir_all(here.path("moved")).unwrap();
+        fs::remove_dir_all(root.join("tree")).unwrap();
+        // Where there are no links all of it goes.
+        make(false);
+        here.does(&["mv", &tree, &place]);
+        assert!(!root.join("tree").exists() && here.path("moved/deep/own/c").exists(), "{url}");
+        fs::remove_dir_all(here.path("moved")).unwrap();
     }
 }
