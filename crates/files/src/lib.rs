@@ -42,8 +42,8 @@ mod transfer;
 pub use clean::{Cleaning, Fate, Found};
 pub use disk::{Links, append_to};
 pub use draft::{
-    draft_home, draft_of, is_draft, is_engines, is_moved_cut, is_ours, moved_from, moved_name, moved_stem, part_of,
-    random_tag,
+    draft_home, draft_of, is_draft, is_engines, is_moved_cut, is_ours, is_part, moved_from, moved_name, moved_stem,
+    part_of, random_tag,
 };
 pub use error::{Error, Sort};
 pub use own::{Own, OwnDirs};

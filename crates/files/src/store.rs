@@ -179,6 +179,12 @@ pub trait Store: Debug + Send + Sync {
     /// Sets times and modes of what there is under `key`.
     fn set<'a>(&'a self, key: &'a Key, attributes: Attributes) -> Fallible<'a, ()>;
 
+    /// Whether drafts may be in the directory `dir` that are to be renamed to another one: it is no link, and nobody else can give names there.
+    fn is_for_drafts<'a>(&'a self, dir: &'a Key) -> Fallible<'a, bool> {
+        let _ = dir;
+        Box::pin(async { Ok(true) })
+    }
+
     /// Notes that `dir` may be a directory in which drafts were, for [`Self::remove_draft_dirs`]: an earlier run that was killed leaves one.
     fn note_draft_dir(&self, _dir: &Key) {}
 
@@ -434,6 +440,9 @@ pub struct Spec {
     pub replace: bool,
     /// Whether zeros are left out where the store can: no space is taken beforehand then.
     pub sparse: bool,
+    /// Whether it is a draft of somebody else ([`is_part`](crate::is_part)), who does more about it before it has its name: then it is its
+    /// owner's alone until permissions are set or it is renamed to what is no draft, which gives it those that it would have now.
+    pub held: bool,
 }
 
 /// What is set beside bytes; what is none stays what it is.

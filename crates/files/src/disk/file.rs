@@ -1,7 +1,7 @@
 //! Open files of this machine.
 
 use super::linux::{HOLE, stat_of};
-use super::{DiskFile, Stat};
+use super::{DiskFile, HELD, Stat};
 use crate::range::Extent;
 use crate::store::{Attributes, Time};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, SeekFrom, Timespec, Timestamps};
@@ -81,6 +81,14 @@ impl DiskFile for LinuxFile {
             rustix::fs::futimens(&*self.0, &modified_at(time))?;
         }
         Ok(())
+    }
+
+    fn hold(&self) -> io::Result<bool> {
+        match rustix::fs::fchmod(&*self.0, Mode::from_raw_mode(HELD)) {
+            Ok(()) => Ok(self.stat()?.is_held()),
+            Err(Errno::PERM | Errno::INVAL | Errno::NOTSUP) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn stat(&self) -> io::Result<Stat> {

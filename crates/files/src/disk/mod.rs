@@ -105,6 +105,11 @@ pub(crate) trait DiskFile: Send + Sync + 'static {
     /// Sets times and permissions; they are safe after the next [`Self::sync`].
     fn set(&self, attributes: &Attributes) -> io::Result<()>;
 
+    /// Makes it its owner's alone, marked so that [`Stat::is_held`] tells it; false if the file system does not keep that.
+    fn hold(&self) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// What it is.
     fn stat(&self) -> io::Result<Stat>;
 
@@ -112,7 +117,16 @@ pub(crate) trait DiskFile: Send + Sync + 'static {
     fn lock(&self) -> io::Result<bool>;
 }
 
+/// The permissions of a file that is held: its owner's alone, and the sticky bit, which means nothing to Linux in a file's. Whoever sets
+/// others takes it away.
+pub(crate) const HELD: u32 = 0o1600;
+
 impl Stat {
+    /// Whether it is its owner's alone until it is renamed.
+    pub(crate) fn is_held(&self) -> bool {
+        self.kind == Kind::File && self.mode == HELD
+    }
+
     /// Whether both are the same file.
     pub(crate) fn is(&self, other: &Self) -> bool {
         (self.device, self.id) == (other.device, other.id)

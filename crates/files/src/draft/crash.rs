@@ -27,6 +27,7 @@ fn spec(version: i64) -> Spec {
         replace: true,
         at_most: None,
         sparse: version % 2 == 1,
+        held: false,
     }
 }
 

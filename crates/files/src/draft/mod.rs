@@ -22,8 +22,8 @@ mod names;
 pub(crate) use begin::{JOURNAL_FROM, Start};
 pub(crate) use names::{draft_beside, link_part};
 pub use names::{
-    draft_home, draft_of, is_draft, is_engines, is_moved_cut, is_ours, moved_from, moved_name, moved_stem, part_of,
-    random_tag,
+    draft_home, draft_of, is_draft, is_engines, is_moved_cut, is_ours, is_part, moved_from, moved_name, moved_stem,
+    part_of, random_tag,
 };
 
 use crate::block::Block;
@@ -182,7 +182,9 @@ impl<D: Disk> Work<D> {
             self.checkpoint_with(journal)?;
         }
         let mode = self.inherit()?;
-        let attributes = Attributes { mode: Some(self.spec.attributes.mode.unwrap_or(mode)), ..self.spec.attributes };
+        let held = self.spec.held && self.file.hold().map_err(|e| self.fail("set the mode of", e))?;
+        let mode = Some(self.spec.attributes.mode.unwrap_or(mode)).filter(|_| !held);
+        let attributes = Attributes { mode, ..self.spec.attributes };
         self.file.set(&attributes).map_err(|e| self.fail("set times and mode of", e))?;
         self.file.sync().map_err(|e| self.fail("sync", e))?;
         let named = self.disk.stat(&self.names.part, false).map_err(|e| self.fail("look at the draft of", e))?;

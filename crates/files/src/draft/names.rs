@@ -181,7 +181,12 @@ impl Names {
 
 /// Whether `name` is that of a draft or a journal, which listings and walks leave out.
 pub fn is_ours(name: &[u8]) -> bool {
-    name.starts_with(b".") && (name.ends_with(PART) || is_engines(name))
+    is_part(name) || is_engines(name)
+}
+
+/// Whether `name` is that of a draft that clients write on servers ([`part_of`]).
+pub fn is_part(name: &[u8]) -> bool {
+    name.starts_with(b".") && name.ends_with(PART)
 }
 
 /// Whether `name` is that of a draft or a journal of this engine, which nobody else may make, write or rename: what it finds there it

@@ -12,7 +12,7 @@ mod turns;
 mod user_file;
 
 use crate::disk::{Disk, DiskFile, Entries, Links, Linux, LinuxFile, Stat};
-use crate::draft::{JOURNAL_FROM, Start, Work, draft_beside, draft_home, hash, is_draft, is_ours, link_part};
+use crate::draft::{JOURNAL_FROM, Start, Work, draft_beside, draft_home, hash, is_draft, is_ours, is_part, link_part};
 use crate::error::{Error, Sort};
 use crate::key::Key;
 use crate::range::Extent;
@@ -489,14 +489,16 @@ impl Store for Local {
 
     fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()> {
         Box::pin(async move {
-            let new = to.clone();
+            let (new, mask) = (to.clone(), self.0.mask);
             let renamed = self.call(from, "rename", move |disk, from| {
                 // Who can give names beside the draft of a client could have his own file published in its place.
                 if is_draft(from.name()) && from.parent() != new.parent() && disk.is_shared(&from.parent())? {
                     let why = "it is a draft in a directory that others may write to";
                     return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
                 }
-                disk.rename(from, &new, replace)
+                let held = if is_part(new.name()) { None } else { release(disk, from, &new, mask) };
+                // What keeps its name is as private as it was.
+                disk.rename(from, &new, replace).inspect_err(|_| drop(held.map(|file| file.hold())))
             });
             renamed.await.map_err(|error| match error {
                 // For this the system has no words of its own.
@@ -525,6 +527,16 @@ impl Store for Local {
             }
             disk.set(&key, &attributes).map_err(failed)
         }))
+    }
+
+    fn is_for_drafts<'a>(&'a self, dir: &'a Key) -> Fallible<'a, bool> {
+        Box::pin(
+            self.call(
+                dir,
+                "look at",
+                |disk, dir| Ok(disk.stat(dir, false)?.kind == Kind::Dir && !disk.is_shared(dir)?),
+            ),
+        )
     }
 
     fn note_draft_dir(&self, dir: &Key) {
@@ -623,6 +635,26 @@ fn meta_of(stat: &Stat) -> Meta {
         sparse: stat.kind == Kind::File && stat.sparse,
         identity: Some(FileId { device: stat.device, number: stat.id, links: stat.links, changed: stat.changed }),
     }
+}
+
+/// Gives the draft `from`, if it is held ([`Spec::held`]), the permissions of the file whose name `to` it gets, or those of what is new.
+/// Where it cannot, it goes on as private as it is.
+fn release(disk: &Linux, from: &Key, to: &Key, mask: u32) -> Option<LinuxFile> {
+    if !is_part(from.name()) {
+        return None;
+    }
+    let file = match disk.is_shared(&from.parent()).ok()? {
+        // Others may have put another file there.
+        true => disk.adopt(from, true).ok()??,
+        false => disk.open(from).ok()?,
+    };
+    if !file.stat().is_ok_and(|stat| stat.is_held()) {
+        return None;
+    }
+    let old = disk.stat(to, false).ok().filter(|old| old.kind == Kind::File);
+    let mode = Some(old.map_or(0o666 & !mask, |old| old.mode & 0o777));
+    file.set(&Attributes { mode, modified: None }).ok()?;
+    Some(file)
 }
 
 /// What of the permissions `mode` new things get by the process's umask.

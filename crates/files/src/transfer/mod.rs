@@ -122,6 +122,7 @@ pub async fn transfer(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key
         at_most: meta.mode.filter(|_| !how.modes && is_file),
         replace: how.replace,
         sparse: meta.sparse,
+        held: false,
     };
     match dest.create(to, spec).await? {
         Begun::Done => {

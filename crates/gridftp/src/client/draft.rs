@@ -8,6 +8,7 @@ use super::error::{bare, passing};
 use super::given::{Given, Noted, Queue};
 use super::lost::Unsure;
 use super::marks::Marks;
+use super::modes::{Mode, keeps_own};
 use super::object::RemoteObject;
 use super::remote::Remote;
 use super::resume::{is_long, is_resumable, kept, marks_of, way};
@@ -15,7 +16,6 @@ use super::store::{Sending, Upload};
 use super::third;
 use phoebus_files::block::Block;
 use phoebus_files::key::Key;
-use phoebus_files::local::unmasked;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::{Attributes, Boxed, Draft, Fallible, Flow, Kind, Meta, Object, Spec, Store};
 use phoebus_files::sum::{Algorithm, Sum};
@@ -60,6 +60,8 @@ pub(super) struct RemoteDraft {
     told: Mutex<Option<Sum>>,
     /// What has its name, if that was looked at.
     before: Option<Option<Meta>>,
+    /// The permissions that are to be set, until that is asked for.
+    mode: Mutex<Option<Mode>>,
     /// Whether it is not known if the server gave it its name: then its bytes may be under that alone.
     unsure: AtomicBool,
 }
@@ -86,7 +88,8 @@ impl RemoteDraft {
         let (mut spec, mut device) = (spec, false);
         // What is short is sent without looking: if something else than a file has its name, it does not get it in the end.
         let mut before = None;
-        let looks = !spec.replace || remote.options().in_place || spec.size.is_none_or(|size| size > BLIND);
+        let own = keeps_own(&spec) && !remote.options().in_place;
+        let looks = own || !spec.replace || remote.options().in_place || spec.size.is_none_or(|size| size > BLIND);
         if looks {
             // Where nothing may be replaced, what counts is what is there now.
             let found = if spec.replace { remote.recall(&key).await } else { remote.look(&key).await };
@@ -99,6 +102,7 @@ impl RemoteDraft {
                     return Err(Error::Kind { name, is: meta.kind.described(), expected: "a file" });
                 }
                 Ok(_) if !spec.replace => return Err(Error::Exists { name }),
+                Ok(meta) if own => before = Some(Some(remote.with_mode(&key, meta).await?)),
                 Ok(meta) => before = Some(Some(meta)),
                 Err(error) if error.sort() == Sort::NotFound => before = Some(None),
                 Err(error) => return Err(error),
@@ -122,6 +126,7 @@ impl RemoteDraft {
         if let Some(begun) = &begun {
             begun.begin(&remote, &part).await;
         }
+        let mode = Mutex::new(Mode::of(&spec, before, part == key));
         let given = Given::beyond(name, kept.clone(), streams.is_none(), spec.sum);
         let state = tokio::sync::Mutex::new(State::Idle);
         let (safe, summed, unsure) = (Arc::default(), AtomicBool::new(false), AtomicBool::new(false));
@@ -141,6 +146,7 @@ impl RemoteDraft {
             summed,
             told: Mutex::default(),
             before,
+            mode,
             unsure,
         })
     }
@@ -216,6 +222,11 @@ impl RemoteDraft {
             State::Failed(reason, sort) => Err(self.again(reason, *sort)),
             State::Idle | State::Sent => Ok(()),
         }
+    }
+
+    /// The permissions that are to be set, once.
+    fn mode_to_set(&self) -> Option<Mode> {
+        self.mode.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Makes sure that what has its name now is what was compared, where others may have given it another while it had none.
@@ -355,7 +366,7 @@ impl Draft for RemoteDraft {
             self.finish().await?;
             self.summed.store(true, Ordering::Relaxed);
             let size = self.given.ranges().total();
-            let sum = self.remote.checksum(&self.part, &self.name(), algorithm, None, size).await?;
+            let sum = self.remote.checksum_with(&self.part, &self.key, self.mode_to_set(), algorithm, size).await?;
             *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(sum.clone());
             Ok(sum)
         })
@@ -368,12 +379,8 @@ impl Draft for RemoteDraft {
             let bytes = size;
             // A checksum says more than a size, and a device has none.
             let size = Some(size).filter(|_| !self.device && !self.summed.load(Ordering::Relaxed));
-            let mut attributes = self.spec.attributes;
-            // What others cannot read at its source they do not read there. What was there and is written in place keeps its own mode.
-            let is_new = self.part != self.key || matches!(self.before, Some(None));
-            let private = self.spec.at_most.filter(|mode| mode & 0o044 != 0o044 && is_new);
-            attributes.mode = attributes.mode.or(private.map(unmasked));
-            self.remote.finish(&self.part, &self.key, attributes, size).await?;
+            let set = (self.mode_to_set(), self.spec.attributes.modified);
+            self.remote.finish(&self.part, &self.key, set, size).await?;
             if let Some(marks) = &self.marks {
                 marks.remove();
             }

@@ -8,8 +8,8 @@
 //!
 //! - [`Options`]: which server, who logs in, what protects it, how data goes.
 //! - [`Remote`]: the store. It has as many control connections as it needs, and keeps them for the next that need one.
-//!   `pool` has them and `pipe` those that many files share; `orders` is what goes over them in a line or two, `partial` the directories
-//!   that drafts may have.
+//!   `pool` has them and `pipe` those that many files share; `orders` is what goes over them in a line or two, `modes` the permissions that
+//!   files get, `partial` the directories that drafts may have.
 //! - `session` is one control connection: lines out, answers in, each within its time. `login` is how it begins.
 //! - `data` says where data connections lead, `retrieve` and `store` carry files (`task` is a command that makes a server send,
 //!   `take` what becomes of what it sends), `third` has them carried between servers; `listing` is of directories. `marks` is what is
@@ -32,6 +32,7 @@ mod listing;
 mod login;
 mod lost;
 mod marks;
+mod modes;
 mod names;
 mod object;
 mod options;

@@ -2,6 +2,7 @@
 
 use super::error::{passing, refused};
 use super::listing::meta_of;
+use super::modes::Mode;
 use super::remote::Remote;
 use phoebus_files::key::Key;
 use phoebus_files::range::Extent;
@@ -12,7 +13,6 @@ use phoebus_proto::gridftp::facts::Facts;
 use phoebus_proto::gridftp::reply::Reply;
 use phoebus_proto::gridftp::time::Stamp;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,14 +36,14 @@ const MAX_LOOKED: usize = 128;
 pub(super) struct Refused(u64, Vec<String>);
 
 impl Refused {
-    fn note(&mut self, name: String) {
+    pub(super) fn note(&mut self, name: String) {
         self.0 += 1;
         if self.1.len() < MAX_NAMES {
             self.1.push(name);
         }
     }
 
-    fn told(&self) -> (u64, Vec<String>) {
+    pub(super) fn told(&self) -> (u64, Vec<String>) {
         (self.0, self.1.clone())
     }
 }
@@ -113,25 +113,52 @@ impl Remote {
         part: Option<Extent>,
         size: u64,
     ) -> Result<Sum, Error> {
-        let (offset, length) = part.map_or((0, -1), |part| (part.start(), i64::try_from(part.len()).unwrap_or(-1)));
-        let line = [format!("CKSM {algorithm} {offset} {length} ").as_bytes(), &self.path(key)?].concat();
-        let reply = if size <= SHORT {
-            self.ask(line).await?
-        } else {
-            let mut session = self.session().await?;
-            session.send(&line).await?;
-            // Many say every few seconds that they are at it; one that does not has as long as a slow disk takes.
-            let limit = self.0.options.patience + Duration::from_secs(size / SLOW_SUM);
-            let reply = session.last(limit).await?;
-            self.keep(session);
-            reply
-        };
-        if !reply.is_success() {
-            return Err(refused(name, "have the checksum of", "CKSM", &reply));
+        let (offset, length) = (part.map_or(0, |part| part.start()), part.map(|part| part.len()));
+        let line = self.sum_line(key, algorithm, offset, length)?;
+        let reply = self.ask_long(vec![line], size).await?.pop();
+        sum_of(name, algorithm, reply)
+    }
+
+    /// The checksum of all `size` bytes of `key`, which is to be called `named`, and the permissions `mode` before it: a long one takes
+    /// minutes.
+    pub(super) async fn checksum_with(
+        &self,
+        key: &Key,
+        named: &Key,
+        mode: Option<Mode>,
+        algorithm: Algorithm,
+        size: u64,
+    ) -> Result<Sum, Error> {
+        let set = self.mode_line(key, named, mode)?;
+        let is_set = set.is_some();
+        let lines = set.into_iter().chain([self.sum_line(key, algorithm, 0, None)?]).collect();
+        let mut replies = self.ask_long(lines, size).await?.into_iter();
+        if let Some(mode) = mode.filter(|_| is_set)
+            && let Some(reply) = replies.next()
+        {
+            self.mode_answered(named, mode, &reply);
         }
-        let text = reply.text();
-        let value = text.split_ascii_whitespace().next_back().unwrap_or_default();
-        Sum::parse(algorithm, value).map_err(|error| passing(name, format!("the server answers CKSM with {error}")))
+        sum_of(&self.label(named), algorithm, replies.next())
+    }
+
+    fn sum_line(&self, key: &Key, algorithm: Algorithm, offset: u64, length: Option<u64>) -> Result<Vec<u8>, Error> {
+        let length = length.map_or(-1, |length| i64::try_from(length).unwrap_or(-1));
+        Ok([format!("CKSM {algorithm} {offset} {length} ").as_bytes(), &self.path(key)?].concat())
+    }
+
+    /// The answers to `lines`, of which the last computes a checksum of `size` bytes.
+    async fn ask_long(&self, lines: Vec<Vec<u8>>, size: u64) -> Result<Vec<Reply>, Error> {
+        if size <= SHORT {
+            return self.ask_all(lines).await;
+        }
+        let mut session = self.session().await?;
+        // Many say every few seconds that they are at it; one that does not has as long as a slow disk takes.
+        let limit = self.0.options.patience + Duration::from_secs(size / SLOW_SUM);
+        let usual = std::mem::replace(&mut session.patience, limit);
+        let replies = session.ask_all(&lines, &self.0.ahead).await?;
+        session.patience = usual;
+        self.keep(session);
+        Ok(replies)
     }
 
     /// How many bytes the file `key` has, if it is one and the server says so.
@@ -263,7 +290,9 @@ impl Remote {
 
     /// Sets times and modes of `key`, as far as the server does so.
     pub(super) async fn attribute(&self, key: &Key, attributes: Attributes) -> Result<(), Error> {
-        let Some(refusal) = self.apply(key, key, attributes, None).await? else { return Ok(()) };
+        let Attributes { mode, modified } = attributes;
+        let set = (mode.map(Mode::asked), modified);
+        let Some(refusal) = self.apply(key, key, set, None).await? else { return Ok(()) };
         // Many servers set the times of files alone.
         if self.look(key).await?.kind != Kind::Dir {
             return Err(refusal);
@@ -273,18 +302,9 @@ impl Remote {
         Ok(())
     }
 
-    /// Of how many files and directories the server refused to set the modes, and the names of the first of them.
-    pub fn without_modes(&self) -> (u64, Vec<String>) {
-        self.0.without_modes.lock().unwrap_or_else(PoisonError::into_inner).told()
-    }
-
     /// Of how many directories the server refused to set the times, and the names of the first of them.
     pub fn without_times(&self) -> (u64, Vec<String>) {
         self.0.without_times.lock().unwrap_or_else(PoisonError::into_inner).told()
-    }
-
-    fn note_without_mode(&self, key: &Key) {
-        self.0.without_modes.lock().unwrap_or_else(PoisonError::into_inner).note(self.label(key));
     }
 
     /// The same for a file that has come and is to be called `named`: makes sure that it has `size` bytes, if that is asked for.
@@ -292,10 +312,10 @@ impl Remote {
         &self,
         key: &Key,
         named: &Key,
-        attributes: Attributes,
+        (mode, modified): (Option<Mode>, Option<Time>),
         size: Option<u64>,
     ) -> Result<(), Error> {
-        self.apply(key, named, attributes, size).await?.map_or(Ok(()), Err)
+        self.apply(key, named, (mode, modified), size).await?.map_or(Ok(()), Err)
     }
 
     /// The same; what is said of a server that refuses to set the time.
@@ -303,21 +323,16 @@ impl Remote {
         &self,
         key: &Key,
         named: &Key,
-        attributes: Attributes,
+        (mode, modified): (Option<Mode>, Option<Time>),
         size: Option<u64>,
     ) -> Result<Option<Error>, Error> {
         let size = size.filter(|_| self.has("SIZE"));
-        let mode = attributes.mode.filter(|_| !self.0.modeless.load(Ordering::Relaxed));
-        if attributes.mode.is_some() && mode.is_none() {
-            self.note_without_mode(named);
-        }
-        let time = attributes.modified.map(|Time { seconds, .. }| Stamp { seconds, nanos: 0 });
-        let mut lines = Vec::new();
+        let set = self.mode_line(key, named, mode)?;
+        let mode = mode.filter(|_| set.is_some());
+        let time = modified.map(|Time { seconds, .. }| Stamp { seconds, nanos: 0 });
+        let mut lines: Vec<_> = set.into_iter().collect();
         if size.is_some() {
             lines.push(self.line("SIZE", key)?);
-        }
-        if let Some(mode) = mode {
-            lines.push(self.line(&format!("SITE CHMOD {:03o}", mode & 0o777), key)?);
         }
         // Older servers take two arguments of MDTM for the same as MFMT; others find no such file.
         let verb = if self.has("MFMT") { "MFMT" } else { "MDTM" };
@@ -330,16 +345,14 @@ impl Remote {
         let mut replies = self.ask_all(lines).await?.into_iter();
         let name = self.label(key);
         let silent = || passing(&name, "the server did not answer");
+        if let Some(mode) = mode {
+            self.mode_answered(named, mode, &replies.next().ok_or_else(silent)?);
+        }
         if let Some(size) = size
             && let Some(there) = size_of(&replies.next().ok_or_else(silent)?)
             && there != size
         {
             return Err(passing(&name, format!("the server has {there} bytes of it, and {size} were sent")));
-        }
-        // Many servers have no such command, or let nobody use it.
-        if mode.is_some() && !replies.next().ok_or_else(silent)?.is_success() {
-            self.0.modeless.store(true, Ordering::Relaxed);
-            self.note_without_mode(named);
         }
         if time.is_some() {
             let reply = replies.next().ok_or_else(silent)?;
@@ -352,9 +365,20 @@ impl Remote {
 }
 
 /// The facts in an answer to MLST, and the name that they are of.
-fn facts_of(reply: &Reply) -> Option<(Facts, Vec<u8>)> {
+pub(super) fn facts_of(reply: &Reply) -> Option<(Facts, Vec<u8>)> {
     let inner = reply.lines.get(1..reply.lines.len().checked_sub(1)?)?;
     inner.iter().find_map(|line| Facts::parse(line.strip_prefix(b" ").unwrap_or(line)).ok())
+}
+
+/// The checksum in an answer to CKSM about what errors call `name`.
+fn sum_of(name: &str, algorithm: Algorithm, reply: Option<Reply>) -> Result<Sum, Error> {
+    let reply = reply.ok_or_else(|| passing(name, "the server did not answer"))?;
+    if !reply.is_success() {
+        return Err(refused(name, "have the checksum of", "CKSM", &reply));
+    }
+    let text = reply.text();
+    let value = text.split_ascii_whitespace().next_back().unwrap_or_default();
+    Sum::parse(algorithm, value).map_err(|error| passing(name, format!("the server answers CKSM with {error}")))
 }
 
 fn says_absent(reply: &Reply) -> bool {

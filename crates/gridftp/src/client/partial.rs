@@ -1,5 +1,6 @@
 //! The directories that drafts have on a server, where those are not beside their files ([`Options::partial_dir`](super::Options)).
 
+use super::orders::facts_of;
 use super::remote::Remote;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Store};
@@ -64,14 +65,27 @@ impl Remote {
     /// give names there could have his file published in the place of the draft.
     async fn judge(&self, dir: &Key) -> Result<Whose, Error> {
         let refused = |reason: &str| {
-            let reason = format!("drafts cannot be there: {reason}");
+            let reason = format!("drafts cannot be there: {reason}; remove it, or name another directory");
             Err(Error::Store { name: self.label(dir), reason, sort: Sort::Denied })
         };
         match self.look(dir).await? {
             meta if meta.kind != Kind::Dir => refused("it has to be a directory"),
             meta if meta.mode.is_some_and(|mode| mode & 0o022 != 0) => refused("nobody else may write to it"),
+            _ if self.refuses_drafts(dir).await? => refused(
+                "it has to be a directory, no link, that belongs to the server's user or root, and nobody else may write to it",
+            ),
             _ => Ok(Whose::Anybodys),
         }
+    }
+
+    /// Whether the server, which is one of ours, says that it would take no draft out of `dir`.
+    async fn refuses_drafts(&self, dir: &Key) -> Result<bool, Error> {
+        if !self.has("XDRAFTS") {
+            return Ok(false);
+        }
+        let reply = self.about("MLST", dir).await?;
+        let facts = facts_of(&reply).map(|(facts, _)| facts.others).unwrap_or_default();
+        Ok(facts.iter().any(|(name, value)| name.eq_ignore_ascii_case("X.drafts") && value == "no"))
     }
 
     /// Whether somebody else may have made the directory of drafts `dir`, as far as is known here. Servers of ours look themselves.

@@ -51,7 +51,7 @@ pub(super) struct Session {
     /// What it has in common with the session of another server, where each of the two servers was told the other's key and nothing
     /// since.
     pub(super) met: Option<Arc<Meeting>>,
-    patience: Duration,
+    pub(super) patience: Duration,
     pub(super) features: Arc<Features>,
     /// Where the login leads.
     pub(super) home: Arc<Key>,

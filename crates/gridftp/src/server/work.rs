@@ -308,7 +308,8 @@ impl Worker {
             }
             FileTask::Facts { key, shown, facts, read_only } => {
                 let meta = store.stat(&key).await?;
-                let line = facts_line(&shown, &meta, facts, read_only);
+                let refuses_drafts = meta.kind == Kind::Dir && matches!(store.is_for_drafts(&key).await, Ok(false));
+                let line = facts_line(&shown, &meta, refuses_drafts, facts, read_only);
                 let line = line.ok_or_else(|| Failure::say(553, "its name cannot be listed"))?;
                 Reply::of_lines(250, [b"Listing:".to_vec(), [b" ", &line[..]].concat(), b"End".to_vec()])
             }

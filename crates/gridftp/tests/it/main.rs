@@ -4,6 +4,7 @@
 
 mod addresses;
 mod client_hostile;
+mod drafts;
 mod ends;
 mod extended;
 mod fake;

@@ -30,6 +30,7 @@ async fn begin(remote: &Remote, key: &Key, modified: i64) -> Arc<dyn Draft> {
         at_most: None,
         replace: true,
         sparse: false,
+        held: false,
     };
     match remote.create(key, spec).await.unwrap() {
         Begun::Draft(draft) => draft,

@@ -1,5 +1,6 @@
 //! `phoebus cp` and its like with real servers of FTP: vsftpd, ProFTPD, and our own (RFC 959, 3659, 4217).
 
+mod modes;
 mod peers;
 
 use crate::support;

@@ -14,7 +14,7 @@ use crate::data::{Intake, Mode};
 use phoebus_files::key::Key;
 use phoebus_files::range::{Extent, Ranges};
 use phoebus_files::store::{Begun, Draft, Kind, Spec, Store};
-use phoebus_files::{Error, How, Sort, carry};
+use phoebus_files::{Error, How, Sort, carry, is_part};
 use phoebus_proto::gridftp::marker::Restart;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -250,6 +250,7 @@ fn spec(transfer: &Transfer) -> Spec {
         size: transfer.allocated.filter(|_| !transfer.settings.ascii),
         source: Some((format!("stored by {}", transfer.user), None)),
         replace: !matches!(transfer.what, What::Unique { .. }),
+        held: matches!(&transfer.what, What::Receive { key } | What::Adjust { key, .. } if is_part(key.name())),
         ..Spec::default()
     }
 }

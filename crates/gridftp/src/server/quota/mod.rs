@@ -332,6 +332,10 @@ impl Store for Limited {
         self.0.store.set(key, attributes)
     }
 
+    fn is_for_drafts<'a>(&'a self, dir: &'a Key) -> Fallible<'a, bool> {
+        self.0.store.is_for_drafts(dir)
+    }
+
     fn settle(&self) -> Fallible<'_, ()> {
         self.0.store.settle()
     }

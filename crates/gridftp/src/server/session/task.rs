@@ -219,13 +219,16 @@ pub(crate) enum Aim {
     StripesListen,
 }
 
+/// The fact, which MLST alone tells, of a directory from which this server takes no draft to another one: it is `no`.
+pub(crate) const NO_DRAFTS: &str = "X.drafts";
+
 /// Which facts a client wants to see (RFC 3659, section 7.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FactNames([bool; 5]);
+pub(crate) struct FactNames([bool; 6]);
 
 impl FactNames {
     /// All that there are, as `FEAT` names them.
-    pub(crate) const ALL: [&'static str; 5] = ["Type", "Size", "Modify", "Perm", "UNIX.mode"];
+    pub(crate) const ALL: [&'static str; 6] = ["Type", "Size", "Modify", "Perm", "UNIX.mode", NO_DRAFTS];
 
     /// Those of `ALL` that a list such as `type;size;` names.
     pub(crate) fn parse(list: &str) -> Self {
@@ -247,18 +250,19 @@ impl FactNames {
 
     /// Leaves of `facts` those that are wanted.
     pub(crate) fn keep(self, facts: &mut Facts) {
-        let [kind, size, modify, perm, mode] = self.0;
+        let [kind, size, modify, perm, mode, drafts] = self.0;
         facts.kind.take_if(|_| !kind);
         facts.size.take_if(|_| !size);
         facts.modify.take_if(|_| !modify);
         facts.perm.take_if(|_| !perm);
         facts.mode.take_if(|_| !mode);
+        facts.others.retain(|(name, _)| drafts || name != NO_DRAFTS);
     }
 }
 
 impl Default for FactNames {
     fn default() -> Self {
-        Self([true; 5])
+        Self([true; 6])
     }
 }
 

@@ -10,12 +10,21 @@ use std::os::unix::fs::PermissionsExt;
 
 /// Sends a file of this mode, with drafts in a directory of their own, without preserving modes.
 async fn send(fake: &Fake, mode: u32) -> Result<Done, Error> {
-    let here = Here::with(b"bytes");
+    send_all(fake, b"bytes", mode).await
+}
+
+async fn send_all(fake: &Fake, content: &[u8], mode: u32) -> Result<Done, Error> {
+    let here = Here::with(content);
     set_permissions(here.0.path().join("x"), Permissions::from_mode(mode)).unwrap();
     let mut options = options(fake);
     options.partial_dir = Some(key(".partial"));
     let remote = Remote::connect(options).await.unwrap();
     transfer(&here.1, &key("x"), &remote, &key("x"), &How { modes: false, ..How::default() }).await
+}
+
+/// The first of the commands that came which begins so.
+fn first(log: &[String], begin: &str) -> Option<usize> {
+    log.iter().position(|line| line.starts_with(begin))
 }
 
 /// A server that has the directory of drafts already, of which it tells these facts; `twist` does some things differently.
@@ -45,6 +54,67 @@ async fn what_is_private_is_private_there() {
         assert!(log.contains(&"SITE CHMOD 700 /.partial".to_owned()), "{log:?}");
         let set = log.iter().any(|line| line.starts_with(&format!("SITE CHMOD {mode:03o} /.partial/.x.")));
         assert_eq!(set, closed, "{mode:o} {log:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_private_is_so_before_anything_else_is_done_to_it() {
+    // A checksum of a long file takes its time, and the client may be killed in it.
+    for len in [5, 2 << 20] {
+        for refuses in [false, true] {
+            let fake = Fake::with(move |client, verb, argument| {
+                let refused = refuses && verb == "SITE" && argument.starts_with("CHMOD");
+                match verb {
+                    "MKD" => client.say("257 made"),
+                    _ if refused => client.say("502 not here"),
+                    _ => return false,
+                }
+                true
+            });
+            send_all(&fake, &vec![7; len], 0o600).await.unwrap();
+            let log = fake.log();
+            let next = |command| first(&log, command).unwrap_or_else(|| panic!("no {command}: {log:?}"));
+            let stored = next("STOR /.partial/.x.");
+            let sum = next("CKSM");
+            assert!(stored < sum && sum < next("MFMT") && sum < next("RNFR"), "{log:?}");
+            let set = next("SITE CHMOD 600 /.partial/.x.");
+            assert!(stored < set && set < sum, "{log:?}");
+            assert_eq!(fake.names(), ["/x"]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_was_there_keeps_its_mode() {
+    // As MLST tells it, or as STAT does.
+    for facts in [true, false] {
+        for (there, source, set) in [(0o600, 0o644, "600"), (0o640, 0o600, "600"), (0o755, 0o644, "755")] {
+            let letters = match there {
+                0o600 => "-rw-------",
+                0o640 => "-rw-r-----",
+                _ => "-rwxr-xr-x",
+            };
+            let fake = Fake::with(move |client, verb, argument| {
+                match (verb, argument) {
+                    ("MKD", _) => client.say("257 made"),
+                    ("FEAT", _) if !facts => {
+                        client.say("211-Features\r\n CKSM ADLER32:10;\r\n SIZE\r\n MFMT\r\n211 End")
+                    }
+                    ("MLST", "/x") => {
+                        client.say(&format!("250-Listing\r\n type=file;size=1;UNIX.mode=0{there:o}; /x\r\n250 End"));
+                    }
+                    ("STAT", "/x") => {
+                        client.say(&format!("213-Status\r\n{letters}    1 0        0     1 Nov 21 10:00 x\r\n213 End"));
+                    }
+                    _ => return false,
+                }
+                true
+            });
+            fake.put("/x", b"a");
+            send(&fake, source).await.unwrap();
+            let log = fake.log();
+            assert!(first(&log, &format!("SITE CHMOD {set} /.partial/.x.")).is_some(), "{there:o} {source:o} {log:?}");
+        }
     }
 }
 

@@ -1,0 +1,77 @@
+//! Drafts that clients write on the server under names of their own: who may read them, and where they may be.
+
+use crate::support;
+use phoebus_files::key::Key;
+use phoebus_files::local::Local;
+use phoebus_files::{Error, How, Links, Sort, transfer};
+use phoebus_gridftp::client::{Options, Remote};
+use phoebus_proto::endpoint::Endpoint;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use support::{Serve, ok, python};
+
+#[test]
+fn a_draft_is_its_owners_alone_until_it_has_its_name() {
+    let serve = Serve::writable();
+    let script = r#"
+import stat
+root = os.path.join(os.path.dirname(dir), 'root')
+mode = lambda name: stat.S_IMODE(os.stat(os.path.join(root, name)).st_mode)
+usual = 0o666 & ~os.umask(0o077)
+part, other = '.x.0123456789abcdef.phoebus-part', '.y.0123456789abcdef.phoebus-part'
+f = login(); f.voidcmd('TYPE I')
+def stored():
+    f.storbinary('STOR ' + part, io.BytesIO(b'secret')); assert mode(part) & 0o777 == 0o600, oct(mode(part))
+def becomes(name, expected):
+    f.rename(part, name); assert mode(name) == expected, (name, oct(mode(name)))
+stored(); stored(); f.rename(part, other); assert mode(other) & 0o777 == 0o600, oct(mode(other))
+f.rename(other, part); becomes('new', usual)
+stored(); f.sendcmd('SITE CHMOD 600 ' + part); becomes('private', 0o600)
+stored(); f.sendcmd('SITE CHMOD 640 ' + part); f.sendcmd('MFMT 20260102030405 ' + part); becomes('new', 0o640)
+# What was there keeps its own.
+stored(); becomes('private', 0o600)
+# What does not get its name is as private as it was.
+f.mkd('d'); stored(); f.sendcmd('RNFR ' + part); refused(f, 'RNTO d', '550'); assert mode(part) & 0o777 == 0o600, oct(mode(part))
+becomes('last', usual)
+f.storbinary('STOR x', io.BytesIO(b'no draft')); assert mode('x') == usual, oct(mode('x'))
+"#;
+    ok(&python(&serve, script));
+}
+
+/// Sends a file there, with drafts in directories of their own.
+fn send(serve: &Serve, to: &str) -> Result<(), Error> {
+    fs::write(serve.local().join("x"), "bytes").unwrap();
+    let key = |path: &str| Key::parse(path).unwrap();
+    let mut options = Options::new("ftp://serve", Endpoint::parse(&serve.addr().to_string(), None).unwrap());
+    options.partial_dir = Some(key(".partial"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let remote = Remote::connect(options).await?;
+        let local = Local::new(serve.local(), Links::Beneath)?;
+        transfer(&local, &key("x"), &remote, &key(to), &How::default()).await.map(drop)
+    })
+}
+
+#[test]
+fn nothing_is_sent_where_no_draft_is_taken_from() {
+    let serve = Serve::writable();
+    for name in ["theirs", "open", "linked", "own"] {
+        fs::create_dir_all(serve.path(name).join(".partial")).unwrap();
+    }
+    chown(serve.path("theirs/.partial"), Some(65_534), Some(65_534)).unwrap();
+    fs::set_permissions(serve.path("open/.partial"), Permissions::from_mode(0o777)).unwrap();
+    fs::remove_dir(serve.path("linked/.partial")).unwrap();
+    fs::create_dir(serve.path("elsewhere")).unwrap();
+    symlink("../elsewhere", serve.path("linked/.partial")).unwrap();
+    for name in ["theirs", "open", "linked"] {
+        let error = send(&serve, &format!("{name}/x")).unwrap_err();
+        assert!(
+            error.sort() == Sort::Denied && error.to_string().contains("name another directory"),
+            "{name}: {error}"
+        );
+        // It is refused before anything is there.
+        assert_eq!(fs::read_dir(serve.path(name).join(".partial")).unwrap().count(), 0, "{name}");
+    }
+    send(&serve, "own/x").unwrap();
+    assert_eq!(fs::read(serve.path("own/x")).unwrap(), b"bytes");
+}
