@@ -4,7 +4,8 @@
 //! The lock is what tells a running agent from one that was killed: its port may be another user's by now, who must not get
 //! what was meant for the agent.
 
-use phoebus_proto::agent::{By, FILE_MAX, FirstHop, Place, Running, directory};
+use phoebus_proto::agent::{FILE_MAX, Place, Running, directory};
+use phoebus_proto::first_hop::{By, FirstHop};
 use phoebus_proto::settings::Settings;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Why there is no session: a code and an `errno` for programs, the hop at fault, a sentence for people (P10, P18).
 
-use phoebus_proto::agent::FirstHop;
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::first_hop::FirstHop;
 use phoebus_proto::session::{Code, ProtocolError};
 use phoebus_proto::units::Span;
 use std::io;

@@ -12,12 +12,15 @@ use x509_parser::oid_registry::{
 };
 
 use crate::der::{BIT_STRING, SEQUENCE, element, extent};
+use crate::kind::{DRAFT_EXTENSION, Kind, ProxyInfo, RFC_EXTENSION};
 use crate::name::Name;
-use crate::proxy::{DRAFT_EXTENSION, Kind, ProxyInfo, RFC_EXTENSION};
 
 /// The most bytes that one certificate may have. Real ones have one to two thousand; attribute certificates in proxies
 /// (VOMS) make some tens of thousands.
 pub const MAX_CERTIFICATE: usize = 256 * 1024;
+
+/// The most certificates that a chain may have. People use three to six; every one costs a signature to check.
+pub const MAX_CHAIN: usize = 32;
 
 /// Why bytes are not a certificate that can be used here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -13,9 +13,8 @@ use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{SignatureScheme, crypto};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::certificate::{Certificate, CertificateError};
+use crate::certificate::{Certificate, CertificateError, MAX_CHAIN};
 use crate::pem;
-use crate::proxy::verify::MAX_CHAIN;
 
 /// A chain of certificates, leaf first, and the key of the leaf. Its key is never shown.
 #[derive(Clone)]

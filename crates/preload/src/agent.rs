@@ -5,7 +5,8 @@
 
 use crate::config::Config;
 use crate::sys;
-use phoebus_proto::agent::{By, FILE_MAX, FirstHop, Place, Running, directory};
+use phoebus_proto::agent::{FILE_MAX, Place, Running, directory};
+use phoebus_proto::first_hop::{By, FirstHop};
 use phoebus_proto::settings::Settings;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;

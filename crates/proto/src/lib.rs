@@ -5,6 +5,7 @@
 //! - [`agent`]: how a client-side agent is asked for and found.
 //! - [`bypass`]: what clients remember of paths that turned out short.
 //! - [`endpoint`]: a host and a port, and paths of them.
+//! - [`first_hop`]: what carries the hop to the first gateway.
 //! - [`gridftp`]: control and data channels of GridFTP.
 //! - [`range`]: ranges of bytes, and sets of them.
 //! - [`select`]: which destinations go through gateways.
@@ -17,6 +18,7 @@
 pub mod agent;
 pub mod bypass;
 pub mod endpoint;
+pub mod first_hop;
 pub mod gridftp;
 pub mod range;
 pub mod select;

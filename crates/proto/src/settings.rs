@@ -22,8 +22,8 @@
 //! A file has a line `NAME=value` for each setting, empty lines, and comments that begin with `#`. The environment stands
 //! before the user's file, that before the administrator's. A file that is wrong is refused as a whole, with the line.
 
-use crate::agent::FirstHop;
 use crate::endpoint::{Endpoint, NAME_MAX};
+use crate::first_hop::FirstHop;
 use crate::select::Selection;
 use crate::text::TextError;
 use crate::units::{BitRate, Span};

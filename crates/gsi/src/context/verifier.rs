@@ -20,8 +20,8 @@ use rustls::{
 };
 
 use super::{Endpoint, Expect, HandshakeError, hello};
-use crate::certificate::{Certificate, PublicKey};
-use crate::proxy::verify::{ChainError, MAX_CHAIN, Verified, verify};
+use crate::certificate::{Certificate, MAX_CHAIN, PublicKey};
+use crate::proxy::verify::{ChainError, Verified, verify};
 
 /// What the verifier found, for the context that started the handshake: rustls's own errors have no room for it.
 pub(super) type Verdict = Arc<Mutex<Option<Result<Verified, HandshakeError>>>>;

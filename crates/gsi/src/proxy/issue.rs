@@ -1,16 +1,15 @@
 //! Making proxies: signing another's key with one's own (RFC 3820, §3).
 
-use rustls::SignatureScheme;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::alg_id;
 use time::OffsetDateTime;
 
 use crate::certificate::{Certificate, CertificateError};
-use crate::credential::{Credential, Key};
+use crate::credential::Credential;
 use crate::der::{SEQUENCE, element, sequence};
+use crate::kind::{Format, Kind, Proxy, ProxyInfo, Rights, oid};
 use crate::proxy::request::{Request, RequestError};
 use crate::proxy::verify::{ProxyProblem, follows, format_after};
-use crate::proxy::{Format, Kind, Proxy, ProxyInfo, Rights, oid};
+use crate::sign::{algorithm, write_signed};
 
 /// Seconds that a proxy is made valid before it was made, for receivers whose clocks are late; as Globus has it.
 pub const CLOCK_SKEW: i64 = 300;
@@ -43,7 +42,7 @@ pub enum IssueError {
     #[error("{0} is the certificate of an authority; proxies are made from a person's, host's or service's")]
     Authority(String),
     /// The issuer is out of time.
-    #[error("{subject} expired at {}; no proxy can be made from it", super::verify::date(*.at))]
+    #[error("{subject} expired at {}; no proxy can be made from it", crate::time::date(*.at))]
     Expired {
         /// The issuer.
         subject: String,
@@ -242,34 +241,6 @@ fn write_time(writer: yasna::DERWriter<'_>, seconds: i64) {
     } else {
         writer.write_generalized_time(&yasna::models::GeneralizedTime::from_datetime(at));
     }
-}
-
-/// `SEQUENCE { body, algorithm, signature }`, of which certificates and requests are made.
-pub(crate) fn write_signed(body: &[u8], key: &Key) -> Result<Vec<u8>, rustls::Error> {
-    let unknown = || rustls::Error::General("its kind is not known here".into());
-    let (scheme, identifier) = algorithm(key).ok_or_else(unknown)?;
-    let signature = key.signer(&[scheme]).ok_or_else(unknown)?.sign(body)?;
-    Ok(yasna::construct_der(|writer| {
-        writer.write_sequence(|whole| {
-            whole.next().write_der(body);
-            whole.next().write_der(&sequence(identifier));
-            whole.next().write_bitvec_bytes(&signature, signature.len() * 8);
-        });
-    }))
-}
-
-/// How a key signs: the scheme, and the content of its AlgorithmIdentifier.
-fn algorithm(key: &Key) -> Option<(SignatureScheme, &'static [u8])> {
-    const KNOWN: [(SignatureScheme, &rustls::pki_types::AlgorithmIdentifier); 4] = [
-        (SignatureScheme::ECDSA_NISTP256_SHA256, &alg_id::ECDSA_SHA256),
-        (SignatureScheme::ECDSA_NISTP384_SHA384, &alg_id::ECDSA_SHA384),
-        (SignatureScheme::RSA_PKCS1_SHA256, &alg_id::RSA_PKCS1_SHA256),
-        (SignatureScheme::ED25519, &alg_id::ED25519),
-    ];
-    KNOWN.iter().find(|(scheme, _)| key.signer(&[*scheme]).is_some()).map(|&(scheme, id)| {
-        let id: &'static [u8] = id;
-        (scheme, id)
-    })
 }
 
 #[cfg(test)]

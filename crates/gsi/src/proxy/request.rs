@@ -9,7 +9,7 @@ use x509_parser::certification_request::X509CertificationRequest;
 
 use crate::certificate::{Certificate, SignatureProblem, Signed};
 use crate::credential::{Credential, Key, KeyError};
-use crate::proxy::issue::write_signed;
+use crate::sign::write_signed;
 
 /// The most bytes that a request may have; real ones have 300 to 1000.
 pub const MAX_REQUEST: usize = 16 * 1024;
@@ -68,7 +68,7 @@ impl Request {
                 info.next().write_sequence(|name| {
                     name.next().write_set(|relative| {
                         relative.next().write_sequence(|attribute| {
-                            attribute.next().write_der(&crate::proxy::oid("2.5.4.3"));
+                            attribute.next().write_der(&crate::kind::oid("2.5.4.3"));
                             attribute.next().write_printable_string("proxy");
                         });
                     });

@@ -2,12 +2,10 @@
 
 use rustls::crypto::CryptoProvider;
 
-use crate::certificate::{AltName, Certificate, CertificateError, SignatureProblem};
-use crate::proxy::{Format, Kind, Proxy, Rights};
+use crate::certificate::{AltName, Certificate, CertificateError, MAX_CHAIN, SignatureProblem};
+use crate::kind::{Format, Kind, Proxy, Rights};
+use crate::time::date;
 use crate::trust::{PathError, TrustStore};
-
-/// The most certificates that a chain may have. People use three to six; every one costs a signature to check.
-pub const MAX_CHAIN: usize = 32;
 
 /// What is known of a peer, or of a credential, once its chain has been verified.
 #[derive(Debug, Clone)]
@@ -230,22 +228,6 @@ pub(crate) fn follows(proxy: &Proxy, parent: &Proxy) -> Result<(), ProxyProblem>
 /// The format that a proxy made from this certificate has.
 pub(crate) fn format_after(issuer: &Certificate) -> Format {
     issuer.kind().proxy().map_or(Format::Rfc, |proxy| proxy.format)
-}
-
-/// A time for people, in UTC.
-pub(crate) fn date(seconds: i64) -> String {
-    match time::OffsetDateTime::from_unix_timestamp(seconds) {
-        Ok(t) => format!(
-            "{:04}-{:02}-{:02} {:02}:{:02}:{:02} UTC",
-            t.year(),
-            u8::from(t.month()),
-            t.day(),
-            t.hour(),
-            t.minute(),
-            t.second()
-        ),
-        Err(_) => format!("second {seconds} since 1970"),
-    }
 }
 
 impl AltName {

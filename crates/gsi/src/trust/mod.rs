@@ -20,7 +20,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use crate::certificate::{Certificate, Signed};
 use crate::name::Name;
-use crate::proxy::verify::date;
+use crate::time::date;
 use policy::SigningPolicy;
 
 /// What to do about an authority that has no signing policy.

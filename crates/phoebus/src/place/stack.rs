@@ -14,8 +14,8 @@ use crate::exit::Exit;
 use anyhow::Result;
 use phoebus_gridftp::client::NetStack;
 use phoebus_gridftp::data::stack::{self, SESSIONS};
-use phoebus_proto::agent::FirstHop;
 use phoebus_proto::endpoint::Endpoint;
+use phoebus_proto::first_hop::FirstHop;
 use phoebus_proto::gridftp::inside;
 
 /// A stack, as far as this end is concerned.

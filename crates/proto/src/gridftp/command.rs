@@ -3,56 +3,14 @@
 //! A command is read into what it means, so that who carries it out meets no text. What cannot be understood is told apart
 //! from what is not known, since servers answer the two differently (501, 500).
 
-mod parameter;
-
-pub use parameter::{Cksm, Dcau, Epsv, Eret, Esto, Mode, Protection};
-pub(super) use parameter::{number, path, text, two};
+pub use super::parameter::{Cksm, CommandError, Dcau, Epsv, Eret, Esto, Mode, Path, Protection, Secret};
 
 use super::line::is_line;
 use super::marker::Restart;
+use super::parameter::{self, two};
 use super::site::Site;
 use super::time::Stamp;
-use std::fmt;
 use std::net::SocketAddr;
-
-/// A path as it was written: bytes, which may be no text.
-pub type Path = Vec<u8>;
-
-/// What nobody should see in a log.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub Vec<u8>);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(secret)")
-    }
-}
-
-/// Why a line is no command.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CommandError {
-    /// No such command is known.
-    #[error("{0} is not a command that is known here")]
-    Unknown(String),
-    /// What follows the verb makes no sense.
-    #[error("{verb}: {expected} was expected")]
-    Syntax {
-        /// The verb.
-        verb: &'static str,
-        /// What should follow it.
-        expected: &'static str,
-    },
-    /// A parameter would end the line, and begin another command.
-    #[error("a parameter of {0} has the end of a line in it")]
-    Line(String),
-}
-
-impl CommandError {
-    /// The code of the answer.
-    pub fn code(&self) -> u16 {
-        if matches!(self, Self::Unknown(_)) { 500 } else { 501 }
-    }
-}
 
 macro_rules! commands {
     ($($(#[$doc:meta])* $name:ident $(($kind:ident $($of:ty)?))? = $verb:literal,)*) => {

@@ -21,6 +21,7 @@ pub mod inside;
 pub mod line;
 pub mod marker;
 pub mod options;
+mod parameter;
 pub mod pin;
 pub mod reply;
 pub mod site;

@@ -1,6 +1,6 @@
 //! What is asked with `SITE`: what no standard has and GridFTP needs.
 
-use super::command::{CommandError, Path, number, path, text, two};
+use super::parameter::{CommandError, Path, number, path, text, two};
 use super::time::Stamp;
 
 /// A command of this site. Names are those of GCT, and one of the paper on UDT as a driver (U12).

@@ -2,6 +2,7 @@
 
 use super::control::{Factory, Native};
 use super::handshake::{MSS_MAX, MSS_MIN};
+use super::message::Kind;
 use super::packet::HEADER_LEN;
 use super::{IP_UDP_LEN, SYN};
 use std::sync::Arc;
@@ -44,15 +45,6 @@ pub struct Config {
     pub rate_limit: Option<u64>,
     /// Rate control.
     pub control: Arc<dyn Factory>,
-}
-
-/// What a connection carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Bytes.
-    Stream,
-    /// Messages with bounds, and with a time to live if they are to have one.
-    Message,
 }
 
 /// Settings that do not work.
@@ -129,15 +121,6 @@ impl Config {
             }
         }
         Ok(())
-    }
-}
-
-impl Kind {
-    pub(super) const fn number(self) -> u32 {
-        match self {
-            Self::Stream => 1,
-            Self::Message => 2,
-        }
     }
 }
 

@@ -5,8 +5,8 @@
 //! client's initial sequence number, which both directions then use. Two sockets that meet in a rendezvous exchange
 //! [`Request::Rendezvous`], [`Request::Conclusion`] and [`Request::Agreement`] without a cookie.
 
-use super::packet::{words, write_words};
 use super::seq::Seq;
+use super::words::{words, write_words};
 use std::net::IpAddr;
 
 /// Bytes of the body.

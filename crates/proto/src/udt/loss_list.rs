@@ -56,7 +56,7 @@ impl<'a> LossWriter<'a> {
     pub fn push(&mut self, first: Seq, last: Seq) -> bool {
         let words = [first.get() | if first == last { 0 } else { RANGE }, last.get()];
         let words = if first == last { &words[..1] } else { &words[..] };
-        match super::packet::write_words(&mut self.out[self.len..], words) {
+        match super::words::write_words(&mut self.out[self.len..], words) {
             Some(len) => {
                 self.len += len;
                 true

@@ -22,18 +22,21 @@ mod cookie;
 mod endpoint;
 mod handshake;
 mod loss_list;
+mod message;
 pub mod packet;
 mod pool;
 mod receive;
 mod rtt;
 mod send;
 mod seq;
+mod words;
 
-pub use config::{Config, ConfigError, Kind};
-pub use connection::{CloseReason, Connection, MessageOptions, ReadError, SendError, Stats, Transmit};
+pub use config::{Config, ConfigError};
+pub use connection::{CloseReason, Connection, ReadError, Stats, Transmit};
 pub use endpoint::{Endpoint, Incoming, Refusal, Route};
 pub use handshake::{Handshake, MSS_MAX, MSS_MIN, Request};
 pub use loss_list::{LossList, LossWriter};
+pub use message::{Kind, MessageOptions, SendError};
 pub use receive::Arrival;
 pub use seq::{MessageNumber, Seq};
 

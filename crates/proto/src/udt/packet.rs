@@ -13,6 +13,7 @@
 use super::handshake::{self, Handshake};
 use super::loss_list::LossList;
 use super::seq::{MessageNumber, Seq};
+use super::words::{words, write_words};
 
 /// Bytes of every packet's header.
 pub const HEADER_LEN: usize = 16;
@@ -299,24 +300,6 @@ impl Place {
     pub const fn is_in_order(self) -> bool {
         self.0 & Self::IN_ORDER != 0
     }
-}
-
-/// Big-endian words; `N` of them are all that `bytes` has.
-pub(super) fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
-    let mut words = [0; N];
-    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
-        *word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    }
-    words
-}
-
-/// Writes big-endian words and returns their length; `None` if they do not fit.
-pub(super) fn write_words(out: &mut [u8], words: &[u32]) -> Option<usize> {
-    let len = words.len() * 4;
-    for (bytes, word) in out.get_mut(..len)?.chunks_exact_mut(4).zip(words) {
-        bytes.copy_from_slice(&word.to_be_bytes());
-    }
-    Some(len)
 }
 
 #[cfg(test)]

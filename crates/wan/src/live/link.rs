@@ -1,35 +1,21 @@
 //! A running link: its thread, and the handle by which others watch and change it.
 
 use super::pump;
+use super::shared::Shared;
 use super::tun::Tun;
 use crate::model::{Direction, DirectionUpdate, Link, LinkConfig, LinkCounters};
-use crate::packet::Frame;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A link between two TUN devices. It runs until it is dropped; the devices then vanish with it.
 #[derive(Debug)]
 pub struct LiveLink {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// What the handle and the thread both touch.
-#[derive(Debug)]
-pub(super) struct Shared {
-    model: Mutex<Link<Frame>>,
-    started: Instant,
-    pub(super) ends: [Tun; 2],
-    /// Packets that the receiving host refused, per direction.
-    pub(super) refused: [AtomicU64; 2],
-    pub(super) stopping: AtomicBool,
-    /// Written to make the thread look at the model and at `stopping` again.
-    pub(super) bell: OwnedFd,
 }
 
 impl LiveLink {
@@ -95,22 +81,5 @@ impl Drop for LiveLink {
             // A panic of the thread has been printed already.
             let _ = thread.join();
         }
-    }
-}
-
-impl Shared {
-    /// The model. A panic of another holder leaves it usable: it has no state that spans calls.
-    pub(super) fn model(&self) -> MutexGuard<'_, Link<Frame>> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The model's time.
-    pub(super) fn now(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    fn ring(&self) {
-        // Fails only when the counter is full, and then the bell rings already.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }

@@ -17,6 +17,7 @@
 mod link;
 mod pool;
 mod pump;
+mod shared;
 mod syscall;
 mod tun;
 

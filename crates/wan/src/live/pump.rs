@@ -1,7 +1,7 @@
 //! The thread of a link: reads what both hosts send, asks the model, writes what has arrived.
 
-use super::link::Shared;
 use super::pool::Pool;
+use super::shared::Shared;
 use super::syscall;
 use crate::model::Direction;
 use crate::packet::Frame;

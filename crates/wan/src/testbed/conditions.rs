@@ -5,7 +5,6 @@
 
 use super::Error;
 use super::HostSpec;
-use super::host::Plan;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
@@ -42,23 +41,33 @@ impl fmt::Display for HostConditions {
     }
 }
 
+/// What a host's network has to do besides what its specification says.
+pub(super) struct Network {
+    /// The kernel has IPv6.
+    pub(super) ipv6: bool,
+    /// The host is a router: it forwards packets.
+    pub(super) forwards: bool,
+    /// TCP stays as the system made it.
+    pub(super) stock: bool,
+}
+
 /// Sets up the network of the host that the calling thread is in, and reads back what TCP will do there.
-pub(super) fn apply(host: &HostSpec, forwards: bool, plan: &Plan<'_>) -> Result<HostConditions, Error> {
+pub(super) fn apply(host: &HostSpec, network: &Network) -> Result<HostConditions, Error> {
     let at = |key: &str| format!("host \"{}\": cannot set {key}", host.name);
     let set = |key: &str, value: &str| write(key, value).map_err(Error::system(at(key)));
     // Paths need not be symmetric, so a packet may well arrive from where an answer would not go.
     set("net.ipv4.conf.all.rp_filter", "0")?;
     set("net.ipv4.conf.default.rp_filter", "0")?;
-    set("net.ipv4.ip_forward", if forwards { "1" } else { "0" })?;
-    if plan.ipv6 {
-        set("net.ipv6.conf.all.forwarding", if forwards { "1" } else { "0" })?;
+    set("net.ipv4.ip_forward", if network.forwards { "1" } else { "0" })?;
+    if network.ipv6 {
+        set("net.ipv6.conf.all.forwarding", if network.forwards { "1" } else { "0" })?;
         // Hosts have the addresses that the testbed gives them, and say nothing of their own accord.
         set("net.ipv6.conf.default.addr_gen_mode", "1")?;
         set("net.ipv6.conf.default.accept_ra", "0")?;
         set("net.ipv6.conf.default.router_solicitations", "0")?;
     }
     let mut refused = None;
-    if !plan.scenario.stock {
+    if !network.stock {
         for key in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
             let current = read(key).map_err(Error::system(at(key)))?;
             let kept: Vec<_> = current.split_whitespace().take(2).collect();

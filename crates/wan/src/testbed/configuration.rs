@@ -1,7 +1,9 @@
 //! What the gateways of a testbed are configured with: peers of each other, open to sessions between the ends.
 
+use super::environment::certificate_files;
+use super::gateway_options::GatewayOptions;
 use super::route::{self, addresses};
-use super::{GatewayOptions, Scenario};
+use super::scenario::Scenario;
 use phoebus_proto::endpoint::DEFAULT_PORT;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -88,11 +90,6 @@ pub(super) fn configuration(
     };
     // Text, lists and tables in an order that TOML takes, so this cannot fail; an empty file would be refused at start.
     toml::to_string(&file).unwrap_or_default()
-}
-
-/// Names of the files with the certificate and the key of a host, and of the one with the authority's certificate.
-pub(super) fn certificate_files(host: &str) -> [String; 3] {
-    [format!("{host}.pem"), format!("{host}.key"), "authority.pem".to_owned()]
 }
 
 /// The gateway with the least delay to the host at `to`, among equals the one that the fewest links part from it.

@@ -4,9 +4,10 @@
 //! A connection carries one request and one answer, each a line of JSON. The answer to `enter` comes with the descriptors of
 //! the host's namespaces, so that whoever enters needs no right to look into the owner's process.
 
+use super::environment::{self, control_socket};
 use super::namespace::Namespaces;
 use super::report::Report;
-use super::{Error, Found, State, state};
+use super::{Error, Found, State};
 use crate::model::{Direction, DirectionUpdate};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -101,7 +102,7 @@ impl Remote {
 
     /// The testbed at `found`.
     pub fn at(found: &Found) -> Self {
-        Self { name: found.name.clone(), socket: socket(&found.path) }
+        Self { name: found.name.clone(), socket: control_socket(&found.path) }
     }
 
     /// Where it is found.
@@ -121,7 +122,7 @@ impl Remote {
 
     /// Puts into a command's environment which testbed it belongs to, and which host it runs in, if any.
     pub fn identify(&self, command: &mut Command, host: Option<&str>) {
-        state::identify(command, self.directory(), host);
+        environment::identify(command, self.directory(), host);
     }
 
     /// Its conditions, links and counters, as they are now.
@@ -188,11 +189,6 @@ pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(2);
 /// The report of the largest scenario is well below it.
 const MESSAGE_MAX: usize = 4 << 20;
-
-/// The control socket in the state directory `directory`.
-pub(super) fn socket(directory: &Path) -> PathBuf {
-    directory.join("control")
-}
 
 /// Sends one message as a line, with the descriptors of a host's namespaces if there are any.
 pub(super) fn send<T: Serialize>(stream: &UnixStream, message: &T, host: Option<&Namespaces>) -> io::Result<()> {

@@ -1,25 +1,51 @@
 //! Scenario files: their grammar, and errors that give line and column.
 
-use super::scenario::{Flaw, Place};
-use super::{Error, HostSpec, LinkSpec, Scenario};
+use super::Error;
+use super::scenario::{Flaw, HostSpec, LinkSpec, Place, Scenario};
 use crate::model::{DirectionConfig, DirectionUpdate, LinkConfig, Loss, Rate};
+use phoebus_proto::text::{self, TextError};
 use phoebus_proto::units::{ByteSize, Span};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 use toml::Spanned;
 
-/// Reads `text`, the contents of the file `name`.
-pub(super) fn parse(text: &str, name: &str) -> Result<Scenario, Error> {
-    let error = |span: Option<Range<usize>>, message: &str| Error::Scenario {
-        place: place(text, name, span),
-        message: message.lines().collect::<Vec<_>>().join(" "),
-    };
-    let file: ScenarioFile = toml::from_str(text).map_err(|e| error(e.span(), e.message()))?;
-    let scenario = file.scenario();
-    match scenario.flaw() {
-        None => Ok(scenario),
-        Some(Flaw { at, message }) => Err(error(file.span(at), &message)),
+/// Largest file that is read: ten times what the largest testbed needs, and no device that never ends.
+const FILE_MAX: u64 = 1 << 20;
+
+impl Scenario {
+    /// Reads a scenario file.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let name = path.display().to_string();
+        let read = std::fs::File::open(path).map_err(TextError::Read).and_then(|file| text::read(file, FILE_MAX));
+        match read {
+            Ok(text) => Self::parse(&text, &name),
+            Err(TextError::Read(error)) => {
+                Err(Error::Scenario { place: format!("{name}: "), message: format!("cannot be read: {error}") })
+            }
+            Err(error) => {
+                let place = match &error {
+                    TextError::NotUtf8 { line, column } => format!("{name}:{line}:{column}: "),
+                    _ => format!("{name}: "),
+                };
+                Err(Error::Scenario { place, message: format!("this {error}; expected a scenario in TOML") })
+            }
+        }
+    }
+
+    /// Reads the text of a scenario file; `name` is what errors call it.
+    pub fn parse(text: &str, name: &str) -> Result<Self, Error> {
+        let error = |span: Option<Range<usize>>, message: &str| Error::Scenario {
+            place: place(text, name, span),
+            message: message.lines().collect::<Vec<_>>().join(" "),
+        };
+        let file: ScenarioFile = toml::from_str(text).map_err(|e| error(e.span(), e.message()))?;
+        let scenario = file.scenario();
+        match scenario.flaw() {
+            None => Ok(scenario),
+            Some(Flaw { at, message }) => Err(error(file.span(at), &message)),
+        }
     }
 }
 

@@ -4,55 +4,15 @@
 //! from every end (a host that is no gateway) to every other end. A session whose path the client leaves open goes to the
 //! gateway nearest its destination.
 
-use super::configuration::{certificate_files, configuration};
-use super::{Error, GatewayReport, Testbed, state};
+use super::configuration::configuration;
+use super::environment::{self, certificate_files};
+use super::gateway_options::{Certificates, GatewayOptions};
+use super::{Error, GatewayReport, Testbed};
 use phoebus_proto::endpoint::DEFAULT_PORT;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-
-/// What gateways to start.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct GatewayOptions {
-    /// The `phoebus` program.
-    pub program: PathBuf,
-    /// What carries sessions between gateways, by its name in their configuration; TCP if nothing is said.
-    pub transport: Option<String>,
-    /// What protects the connections between gateways, by its name in their configuration; nothing if nothing is said.
-    pub security: Option<String>,
-    /// Connections of each hop between gateways; one if nothing is said.
-    #[serde(default)]
-    pub streams: Option<u16>,
-    /// With them the gateways take QUIC and, on the next port, UDT beside TCP, and the ends' programs have certificates of their
-    /// own to show; a transport or protection may need them.
-    pub certificates: Option<Certificates>,
-    /// Settings of the profile towards other gateways, by their keys in a gateway's configuration, such as
-    /// `congestion_control`.
-    pub wan: BTreeMap<String, String>,
-    /// The same towards the ends.
-    pub lan: BTreeMap<String, String>,
-    /// Where the gateways' logs go; otherwise into the testbed's directory, which goes with the testbed.
-    pub logs: Option<PathBuf>,
-}
-
-/// Certificates and keys for the hosts of one testbed, in PEM.
-#[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Certificates {
-    /// The certificate of the authority that all trust.
-    pub authority: String,
-    /// Each host's certificate and key.
-    pub hosts: BTreeMap<String, (String, String)>,
-}
-
-impl fmt::Debug for Certificates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.hosts.keys()).finish()
-    }
-}
 
 /// Running gateways. Dropping it kills them.
 #[derive(Debug, Default)]
@@ -97,7 +57,7 @@ impl Testbed {
         let mut gateways = Gateways::default();
         for (index, host) in scenario.hosts.iter().enumerate().filter(|(_, host)| host.gateway) {
             let name = &host.name;
-            let admin = state::admin_socket(self.directory(), name);
+            let admin = environment::admin_socket(self.directory(), name);
             let text = configuration(scenario, index, self.addresses(name)?, &admin, options);
             let config = self.state.write(&format!("{name}.toml"), &text)?;
             let log = logs.join(format!("{name}.log"));

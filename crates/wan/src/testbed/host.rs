@@ -1,6 +1,6 @@
 //! Building a host: a thread goes into new namespaces, furnishes them, and leaves descriptors of them behind.
 
-use super::conditions::{self, HostConditions};
+use super::conditions::{self, HostConditions, Network};
 use super::namespace::Namespaces;
 use super::netlink::Netlink;
 use super::{Error, Scenario, route};
@@ -57,7 +57,8 @@ impl Plan<'_> {
         self.mount().map_err(Error::system(at("give it its own /etc/hosts")))?;
         rustix::system::sethostname(spec.name.as_bytes()).map_err(Error::system(at("set its host name")))?;
         let forwards = self.scenario.links.iter().filter(|link| link.ends.contains(&spec.name)).count() > 1;
-        let conditions = conditions::apply(spec, forwards, self)?;
+        let network = Network { ipv6: self.ipv6, forwards, stock: self.scenario.stock };
+        let conditions = conditions::apply(spec, &network)?;
         let ends = self.connect(index).map_err(Error::system(at("set up its interfaces")))?;
         let addresses = self.addresses(index).collect();
         Ok((Host { name: spec.name.clone(), addresses, namespaces: Arc::new(namespaces), conditions }, ends))

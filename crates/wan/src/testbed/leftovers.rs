@@ -1,16 +1,16 @@
 //! Processes that outlive a testbed whose owner and sentinel were both killed.
 
-use super::state::{ENV_NAME, Record};
+use super::environment::ENV_NAME;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// Kills every process that is in a host of the dead testbed `name`: one in a network namespace on record that also bears
+/// Kills every process that is in a host of the dead testbed `name`: one in one of its network namespaces that also bears
 /// the testbed's name in its environment. The kernel gives the numbers of namespaces out again, so neither alone will do.
-pub(super) fn kill(name: &str, record: &Record) {
+pub(super) fn kill(name: &str, namespaces: &[u64]) {
     kill_where(|pid| {
         let namespace = fs::metadata(format!("/proc/{pid}/ns/net")).map(|namespace| namespace.ino());
-        namespace.is_ok_and(|inode| record.namespaces.contains(&inode)) && bears_name(pid, name)
+        namespace.is_ok_and(|inode| namespaces.contains(&inode)) && bears_name(pid, name)
     });
 }
 

@@ -40,8 +40,10 @@ mod conditions;
 mod configuration;
 mod control;
 mod descriptors;
+mod environment;
 mod error;
 mod file;
+mod gateway_options;
 mod gateways;
 mod host;
 mod leftovers;
@@ -59,15 +61,17 @@ mod supervisor;
 
 pub use conditions::{HostConditions, TCP_MEMORY_MAX};
 pub use control::Remote;
+pub use environment::{ENV_ADMIN, ENV_DIRECTORY, ENV_HOST, ENV_NAME};
 pub use error::Error;
-pub use gateways::{Certificates, Gateway, GatewayOptions, Gateways};
+pub use gateway_options::{Certificates, GatewayOptions};
+pub use gateways::{Gateway, Gateways};
 pub use link::Link;
 pub use namespace::{Namespaces, gain_privileges};
 pub use report::{GatewayReport, HostReport, LinkReport, Report};
 pub use run::{Outcome, run};
 pub use sc09::Sc09;
 pub use scenario::{HostSpec, LinkSpec, Scenario};
-pub use state::{ENV_ADMIN, ENV_DIRECTORY, ENV_HOST, ENV_NAME, Found, State};
+pub use state::{Found, State};
 pub use supervisor::{Order, Supervisor, supervise};
 
 use crate::live::Tun;
@@ -171,7 +175,7 @@ impl Testbed {
     pub fn exec(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, Error> {
         let mut command = Command::new(program);
         let host = self.host(host)?;
-        state::identify(&mut command, self.directory(), Some(&host.name));
+        environment::identify(&mut command, self.directory(), Some(&host.name));
         host.namespaces.enter_on_spawn(&mut command);
         Ok(command)
     }

@@ -1,6 +1,6 @@
 //! The path of the SC09 paper (`S30`): two ends, two gateways, emulators between them.
 
-use super::{HostSpec, LinkSpec, Scenario};
+use super::scenario::{HostSpec, LinkSpec, Scenario};
 use crate::model::{DirectionConfig, LinkConfig, Loss, Rate};
 use phoebus_proto::units::{ByteSize, Span};
 use std::num::NonZeroU64;
@@ -33,6 +33,13 @@ pub struct Sc09 {
     pub gateway_cc: Option<String>,
     /// Leaves the hosts' TCP as the system made it.
     pub stock: bool,
+}
+
+impl Scenario {
+    /// The path of the SC09 paper with its defaults.
+    pub fn sc09() -> Self {
+        Sc09::default().scenario()
+    }
 }
 
 impl Default for Sc09 {

@@ -21,12 +21,10 @@
 //!
 //! An unknown key is refused, as is a scenario that cannot be built, with line and column.
 
-use super::{Error, file};
+use super::Error;
 use crate::model::LinkConfig;
-use phoebus_proto::text::{self, TextError};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::Path;
 
 /// Hosts and the links between them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -83,39 +81,8 @@ pub(super) enum Place {
 impl Scenario {
     /// More hosts than any experiment needs; each costs namespaces and memory of the machine.
     pub const HOSTS_MAX: usize = 250;
-    /// Largest file that is read: ten times what the largest testbed needs, and no device that never ends.
-    const FILE_MAX: u64 = 1 << 20;
     /// IPv6 asks this of every link (RFC 8200 §5).
     pub const MTU_MIN: u16 = 1280;
-
-    /// The path of the SC09 paper with its defaults.
-    pub fn sc09() -> Self {
-        super::Sc09::default().scenario()
-    }
-
-    /// Reads a scenario file.
-    pub fn load(path: &Path) -> Result<Self, Error> {
-        let name = path.display().to_string();
-        let read = std::fs::File::open(path).map_err(TextError::Read).and_then(|file| text::read(file, Self::FILE_MAX));
-        match read {
-            Ok(text) => Self::parse(&text, &name),
-            Err(TextError::Read(error)) => {
-                Err(Error::Scenario { place: format!("{name}: "), message: format!("cannot be read: {error}") })
-            }
-            Err(error) => {
-                let place = match &error {
-                    TextError::NotUtf8 { line, column } => format!("{name}:{line}:{column}: "),
-                    _ => format!("{name}: "),
-                };
-                Err(Error::Scenario { place, message: format!("this {error}; expected a scenario in TOML") })
-            }
-        }
-    }
-
-    /// Reads the text of a scenario file; `name` is what errors call it.
-    pub fn parse(text: &str, name: &str) -> Result<Self, Error> {
-        file::parse(text, name)
-    }
 
     /// Checks what the types leave open: names, ends, sizes, and that every host can reach every other.
     pub fn check(&self) -> Result<(), Error> {

@@ -6,9 +6,10 @@
 //! takes the testbed down when that input ends, as it does when the command that started it is killed.
 
 use super::control::{self, Answer, Refused, Request};
+use super::environment::{self, ENV_DIRECTORY};
 use super::namespace::Namespaces;
 use super::report::Report;
-use super::{ENV_DIRECTORY, Error, GatewayOptions, Gateways, Scenario, Testbed, leftovers, state};
+use super::{Error, GatewayOptions, Gateways, Scenario, Testbed, leftovers};
 use crate::model::Direction;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
@@ -55,7 +56,7 @@ impl Supervisor {
     pub fn start(mut program: Command, order: &Order) -> Result<Self, Error> {
         program.stdin(Stdio::piped()).stdout(Stdio::piped());
         // In a user namespace it is root, and would look for the directory of root.
-        program.env(ENV_DIRECTORY, state::base()?);
+        program.env(ENV_DIRECTORY, environment::base()?);
         let mut child = program.spawn().map_err(Error::system("cannot start the testbed's process"))?;
         let (Some(mut orders), Some(notices)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Error::Lost);
@@ -147,7 +148,7 @@ impl Stand {
             Some(name) => Testbed::up_as(name, &order.scenario)?,
             None => Testbed::up(&order.scenario)?,
         };
-        let path = control::socket(testbed.directory());
+        let path = environment::control_socket(testbed.directory());
         let listener = UnixListener::bind(&path).map_err(Error::state(path))?;
         let gateways = order.gateways.as_ref().map(|options| testbed.start_gateways(options)).transpose()?;
         Ok(Self { gateways: gateways.unwrap_or_default(), listener, testbed })

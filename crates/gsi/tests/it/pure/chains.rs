@@ -1,10 +1,10 @@
 //! What makes a chain of proxies hold, one rule after the other.
 
-use phoebus_gsi::certificate::Certificate;
+use phoebus_gsi::certificate::{Certificate, MAX_CHAIN};
 use phoebus_gsi::credential::{Credential, provider};
 use phoebus_gsi::proxy::issue::{CLOCK_SKEW, IssueError, Terms, create, issue};
 use phoebus_gsi::proxy::request::Request;
-use phoebus_gsi::proxy::verify::{ChainError, MAX_CHAIN, ProxyProblem, Verified, verify};
+use phoebus_gsi::proxy::verify::{ChainError, ProxyProblem, Verified, verify};
 use phoebus_gsi::proxy::{Format, Kind, Rights};
 use rcgen::KeyUsagePurpose;
 

@@ -1,39 +1,8 @@
 //! What the application puts in and takes out: bytes of a stream, or messages.
 
 use super::{Connection, State};
-use crate::udt::Kind;
+use crate::udt::message::{Kind, MessageOptions, SendError};
 use std::time::Duration;
-
-/// How a message is to be treated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MessageOptions {
-    /// Deliver it after all that were sent before it.
-    pub in_order: bool,
-    /// Give it up after so long.
-    pub time_to_live: Option<Duration>,
-}
-
-/// Why a message is not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
-    /// There will be room when the peer has acknowledged more.
-    #[error("the send buffer is full")]
-    Full,
-    /// It has no bytes.
-    #[error("a message needs at least one byte")]
-    Empty,
-    /// It is longer than the buffer.
-    #[error("a message of {len} bytes; the send buffer holds {max}")]
-    TooLong {
-        /// Its length.
-        len: usize,
-        /// The buffer's.
-        max: usize,
-    },
-    /// The connection carries a stream, is not open yet, or not any more.
-    #[error("no messages can be sent on this connection")]
-    NotOpen,
-}
 
 /// Why a message is not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

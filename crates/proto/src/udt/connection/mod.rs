@@ -6,7 +6,7 @@ mod opening;
 mod outgoing;
 mod stats;
 
-pub use data::{MessageOptions, ReadError, SendError};
+pub use data::ReadError;
 pub(super) use opening::Agreement;
 pub use outgoing::Transmit;
 pub use stats::Stats;

@@ -15,10 +15,22 @@ pub use fixed::Fixed;
 pub use model::Model;
 pub use native::Native;
 
-pub use super::send::DeliverySample;
 use super::seq::Seq;
 use std::fmt::Debug;
 use std::time::Duration;
+
+/// A measurement of the delivery rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeliverySample {
+    /// Packets that were delivered in [`interval`](Self::interval).
+    pub delivered: u32,
+    /// The time that it took, seen from the sender's or the receiver's side, whichever is longer.
+    pub interval: Duration,
+    /// Packets delivered since the connection began, when the packet that was measured was sent.
+    pub delivered_before: u64,
+    /// Whether the application had too little to send in that time.
+    pub app_limited: bool,
+}
 
 /// Makes a controller for each connection.
 pub trait Factory: Debug + Send + Sync {

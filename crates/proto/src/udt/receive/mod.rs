@@ -13,11 +13,12 @@ use self::arrivals::Arrivals;
 use self::holes::Holes;
 use self::messages::Messages;
 use self::ring::{Inserted, Ring};
+use super::SYN;
 use super::loss_list::LossWriter;
+use super::message::Kind;
 use super::packet::{AckReport, Body, PathReport, Place, RateReport};
 use super::rtt::Rtt;
 use super::seq::{MessageNumber, Seq};
-use super::{Kind, SYN};
 use std::time::Duration;
 
 /// What has arrived and was not read yet.

@@ -3,6 +3,7 @@
 //! as delivered when it is known to have arrived: loss reports tell of those behind a gap, long before an acknowledgement.
 //! Repairs do not count: when they arrived is not known.
 
+use crate::udt::control::DeliverySample;
 use std::time::Duration;
 
 /// What a packet remembers of the time when it was sent.
@@ -13,19 +14,6 @@ pub(super) struct Snapshot {
     delivered_at: Duration,
     first_sent_at: Duration,
     app_limited: bool,
-}
-
-/// A measurement of the delivery rate.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DeliverySample {
-    /// Packets that were delivered in [`interval`](Self::interval).
-    pub delivered: u32,
-    /// The time that it took, seen from the sender's or the receiver's side, whichever is longer.
-    pub interval: Duration,
-    /// Packets delivered since the connection began, when the packet that was measured was sent.
-    pub delivered_before: u64,
-    /// Whether the application had too little to send in that time.
-    pub app_limited: bool,
 }
 
 /// The estimator.

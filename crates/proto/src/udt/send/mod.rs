@@ -4,14 +4,15 @@ mod delivery;
 mod pacer;
 mod repair;
 
-pub use delivery::DeliverySample;
 pub(super) use pacer::Pacer;
 
 use self::delivery::{Delivery, Snapshot};
+use super::control::DeliverySample;
+use super::message::{Kind, MessageOptions, SendError};
 use super::packet::{AckReport, PathReport, Place};
 use super::pool::Pool;
 use super::seq::{MessageNumber, Seq};
-use super::{Kind, MessageOptions, SendError};
+
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -1,10 +1,49 @@
 //! What belongs to commands: each sort of parameter, as it is read and printed.
 
-use super::super::address::{parse_eprt, parse_port, parse_stripes, print_eprt, print_port, print_stripe};
-use super::super::marker::Restart;
-use super::super::time::Stamp;
-use super::{CommandError, Path, Secret};
+use super::address::{parse_eprt, parse_port, parse_stripes, print_eprt, print_port, print_stripe};
+use super::marker::Restart;
+use super::time::Stamp;
+use std::fmt;
 use std::net::SocketAddr;
+
+/// A path as it was written: bytes, which may be no text.
+pub type Path = Vec<u8>;
+
+/// What nobody should see in a log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub Vec<u8>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// Why a line is no command.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// No such command is known.
+    #[error("{0} is not a command that is known here")]
+    Unknown(String),
+    /// What follows the verb makes no sense.
+    #[error("{verb}: {expected} was expected")]
+    Syntax {
+        /// The verb.
+        verb: &'static str,
+        /// What should follow it.
+        expected: &'static str,
+    },
+    /// A parameter would end the line, and begin another command.
+    #[error("a parameter of {0} has the end of a line in it")]
+    Line(String),
+}
+
+impl CommandError {
+    /// The code of the answer.
+    pub fn code(&self) -> u16 {
+        if matches!(self, Self::Unknown(_)) { 500 } else { 501 }
+    }
+}
 
 /// How data is protected (RFC 2228, section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
