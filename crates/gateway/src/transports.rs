@@ -6,10 +6,11 @@ use crate::config::{AUTO, Allowed, ClientCertificate, Config, Driver, Listen, Pe
 use crate::gateway::StartError;
 use crate::pool::Way;
 use phoebus_net::Error;
+use phoebus_net::Registry;
 use phoebus_net::credentials::Credentials;
 use phoebus_net::quic::{Options, Quic, ResetKey};
 use phoebus_net::tls::{self, Offer, Tls};
-use phoebus_net::transport::{Listener, Registry, Security, Transport};
+use phoebus_net::transport::{Listener, Security, Transport};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -4,9 +4,11 @@
 //! Its ends are whatever that process makes of them: one that is killed ends it as one does that has said all. Where the other end is
 //! this program's own, which carries the bytes by a protocol that has ends, [`Ends`] tell the two apart.
 
+use crate::duplex::OtherEnd;
 use crate::stats::Stats;
-use crate::stream::{self, OtherEnd, Stream};
+use crate::stream::Stream;
 use crate::transport::{Boxed, Change, Duplex};
+use crate::waiting::other_end;
 use rustix::net::RecvFlags;
 use std::fmt;
 use std::io;
@@ -160,7 +162,7 @@ impl Duplex for Connection {
     }
 
     fn other_end(&self) -> Option<OtherEnd> {
-        stream::other_end(&self.io)
+        other_end(&self.io)
     }
 
     /// A pair does not fail: it ends.

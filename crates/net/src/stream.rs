@@ -1,27 +1,15 @@
 //! A connection of any transport: reads, writes, ends of either side, errors while nobody reads, statistics (S19).
 
+use crate::credentials::Identity;
+use crate::duplex::{Boxed, Change, Duplex, OtherEnd, Pulse, Security};
 use crate::stats::Stats;
-use crate::tcp::Plain;
-use crate::transport::{Boxed, Change, Duplex, Identity, Pulse, Security};
+use crate::waiting::Waiting;
 use phoebus_proto::session::Code;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
-
-/// What `ready` says, as a part of tokio's cooperative budget: a task that always finds something ready gives way to others now and
-/// then. Sockets of tokio's own do so by themselves.
-pub(crate) fn cooperative<T>(cx: &mut Context<'_>, ready: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-    let turn = std::task::ready!(tokio::task::coop::poll_proceed(cx));
-    let result = ready(cx);
-    if result.is_ready() {
-        turn.made_progress();
-    }
-    result
-}
 
 /// A connection. Dropped, it is reset, unless it was [disarmed](Stream::disarm).
 #[derive(Debug)]
@@ -220,16 +208,6 @@ impl Stream {
         Ok(())
     }
 
-    /// The connection without a runtime, where its bytes are those of a TCP socket as they are; otherwise it is reset.
-    ///
-    /// # Errors
-    /// `Unsupported` where they are not, or when there is no descriptor left.
-    pub fn into_plain(self) -> io::Result<Plain> {
-        let socket = self.socket().ok_or(io::ErrorKind::Unsupported)?;
-        // The runtime lets go of its descriptor, which leaves the connection as it is.
-        Plain::new(socket.as_fd().try_clone_to_owned()?)
-    }
-
     /// With what code it is reset when it is dropped, on a transport whose resets carry one.
     pub fn blame(&self, code: Code) {
         self.0.blame(code);
@@ -268,67 +246,5 @@ impl Stream {
     /// [Disarms](Stream::disarm) and drops.
     pub fn close(self) {
         self.disarm();
-    }
-}
-
-/// What is known of the other end of a connection beside the bytes that came from there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OtherEnd {
-    /// It has not ended its side, as far as that has come here.
-    Open,
-    /// It has ended its side, perhaps behind bytes that nobody has read yet. It may be there and listen.
-    Ended,
-    /// There is no connection any more: it was reset, has failed, or both sides have ended. On a pair the other end may also have closed
-    /// in peace.
-    Gone,
-}
-
-/// What the kernel knows of the other end of `socket`.
-pub(crate) fn other_end(socket: &impl AsFd) -> Option<OtherEnd> {
-    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
-    rustix::event::poll(&mut fds, Some(&Timespec::default())).ok()?;
-    let seen = fds[0].revents();
-    Some(match () {
-        () if seen.intersects(PollFlags::ERR | PollFlags::HUP) => OtherEnd::Gone,
-        () if seen.contains(PollFlags::RDHUP) => OtherEnd::Ended,
-        () => OtherEnd::Open,
-    })
-}
-
-/// How [`Stream::delivered`] waits, on whatever clock: the kernel has no event for an empty send queue, so that it is asked,
-/// ever more rarely.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    patience: Duration,
-    pause: Duration,
-    /// The least that was left so far, and for how long it has not become less.
-    least: usize,
-    silent: Duration,
-}
-
-impl Waiting {
-    const FIRST: Duration = Duration::from_millis(1);
-    const LONGEST: Duration = Duration::from_millis(200);
-
-    pub(crate) fn new(patience: Duration) -> Self {
-        Self { patience, pause: Self::FIRST, least: usize::MAX, silent: Duration::ZERO }
-    }
-
-    /// How long to wait before the next look, now that so many bytes are left; nothing, if none are.
-    ///
-    /// # Errors
-    /// `TimedOut` where none were acknowledged for too long.
-    pub(crate) fn next(&mut self, left: usize) -> io::Result<Option<Duration>> {
-        if left == 0 {
-            return Ok(None);
-        }
-        self.silent = if left < self.least { Duration::ZERO } else { self.silent + self.pause };
-        self.least = left.min(self.least);
-        if self.silent > self.patience {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        let pause = self.pause;
-        self.pause = (pause * 2).min(Self::LONGEST);
-        Ok(Some(pause))
     }
 }

@@ -3,8 +3,9 @@
 use super::allowed::AUTO;
 use super::read::Reader;
 use super::{ClientCertificate, ConfigError, Driver, raw};
+use phoebus_net::Registry;
 use phoebus_net::credentials::{CredentialFiles, Credentials};
-use phoebus_net::transport::{Registry, Security};
+use phoebus_net::transport::Security;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 

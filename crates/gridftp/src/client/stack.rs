@@ -5,8 +5,9 @@
 use crate::data::pinned::{self, Own, Pinned};
 use crate::data::stack::{Changes, Layer, QUIC, RATE, TLS};
 use phoebus_net::Profile;
+use phoebus_net::Registry;
 use phoebus_net::tcp::Tcp;
-use phoebus_net::transport::{Registry, Transport};
+use phoebus_net::transport::Transport;
 use phoebus_proto::gridftp::inside;
 use phoebus_proto::gridftp::pin::Pin;
 use std::io;

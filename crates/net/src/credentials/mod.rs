@@ -27,7 +27,7 @@ pub use authority::{Authority, Issued};
 pub use certificate::{Certificate, date};
 pub use error::CredentialsError;
 pub use pinned::{Ephemeral, Fingerprint};
-pub use proof::Proof;
+pub use proof::{Identity, Proof};
 
 use in_force::{Clients, Holder, InForce, Own, Servers};
 use rustls::client::Resumption;

@@ -3,11 +3,19 @@
 
 use super::certificate::{expires, names_in};
 use super::in_force::Holder;
-use crate::transport::Identity;
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
+
+/// Who an end has proved to be, by a certificate that this end trusts; nobody, without names, where it showed none.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The names that the certificate is for (RFC 6125: DNS names of its subject alternative name).
+    pub names: Vec<String>,
+    /// For how long that counts.
+    pub proof: Proof,
+}
 
 /// The longest that is slept at a time until a certificate expires: clocks are set, and sleep is not told.
 const SLEEP: Duration = Duration::from_secs(60);

@@ -2,12 +2,13 @@
 #![allow(unsafe_code, reason = "functions of a shared library are called through pointers")]
 
 use super::abi::{self, RawConnection, RawError, RawListener, RawSetting, RawStats, StatsBuffer};
+use super::fault::fault;
 use super::table::Table;
 use crate::stats::Stats;
 use crate::wrapblock::{Abilities, Connection, Driver, Fault, Listener, Setting};
 use libc::{sockaddr_storage, ssize_t};
 use socket2::{SockAddr, SockAddrStorage};
-use std::ffi::{CStr, CString, c_int, c_uint};
+use std::ffi::{CString, c_int, c_uint};
 use std::fmt;
 use std::net::SocketAddr;
 use std::ptr::NonNull;
@@ -229,23 +230,6 @@ impl fmt::Debug for Listening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "listener of {}", self.table.title)
     }
-}
-
-impl RawError {
-    /// For a call to fill.
-    pub(super) fn empty() -> Self {
-        Self { code: 0, text: [0; 252] }
-    }
-}
-
-/// What a driver said went wrong. A driver that says nothing has an I/O error, a text without an end is cut.
-pub(super) fn fault(error: &RawError) -> Fault {
-    let bytes = error.text.map(|c| c.to_ne_bytes()[0]);
-    let text = CStr::from_bytes_until_nul(&bytes).map_or(&bytes[..], CStr::to_bytes);
-    let code = if error.code > 0 { error.code } else { libc::EIO };
-    // It goes into logs, line by line.
-    let text = String::from_utf8_lossy(text).replace(|c: char| c.is_control(), " ");
-    Fault::new(code, text)
 }
 
 fn done(result: c_int, error: &RawError) -> Result<(), Fault> {

@@ -9,6 +9,7 @@
 
 mod abi;
 mod calls;
+mod fault;
 mod file;
 mod options;
 mod table;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "a shared library is loaded and its table is read")]
 
 use super::abi::{self, DriverTable, Entry, RawError};
-use super::calls::fault;
+use super::fault::fault;
 use super::options::DriverOption;
 use crate::wrapblock::Abilities;
 use std::collections::BTreeSet;

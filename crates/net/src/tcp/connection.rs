@@ -2,10 +2,11 @@
 
 use super::info;
 use super::socket::{self, Note};
+use crate::duplex::OtherEnd;
 use crate::stats::Stats;
-use crate::stream::{self, OtherEnd};
 use crate::sys;
 use crate::transport::{Boxed, Change, Duplex};
+use crate::waiting::other_end;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -54,7 +55,7 @@ impl Duplex for Connection {
     }
 
     fn other_end(&self) -> Option<OtherEnd> {
-        stream::other_end(&self.io)
+        other_end(&self.io)
     }
 
     fn failed(&self) -> Boxed<'_, io::Error> {

@@ -2,8 +2,9 @@
 
 use super::info;
 use crate::stats::Stats;
-use crate::stream::Waiting;
+use crate::stream::Stream;
 use crate::sys;
+use crate::waiting::Waiting;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,6 +18,18 @@ const STRANGERS: usize = 16;
 /// It blocks, unless its owner has made its descriptor one that does not.
 #[derive(Debug)]
 pub struct Plain(TcpStream);
+
+impl Stream {
+    /// The connection without a runtime, where its bytes are those of a TCP socket as they are; otherwise it is reset.
+    ///
+    /// # Errors
+    /// `Unsupported` where they are not, or when there is no descriptor left.
+    pub fn into_plain(self) -> io::Result<Plain> {
+        let socket = self.socket().ok_or(io::ErrorKind::Unsupported)?;
+        // The runtime lets go of its descriptor, which leaves the connection as it is.
+        Plain::new(socket.as_fd().try_clone_to_owned()?)
+    }
+}
 
 impl Plain {
     /// A connection from elsewhere.

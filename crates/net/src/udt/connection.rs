@@ -1,11 +1,11 @@
 //! What the owner of a connection can do with it.
 
-use super::link::{Link, State};
+use super::hub::{Link, State};
 use super::settings;
 use crate::profile::CongestionControl;
 use crate::stats::Stats;
-use crate::stream::cooperative;
 use crate::transport::{Boxed, Change, Duplex, Pulse};
+use crate::waiting::cooperative;
 use phoebus_proto::udt::CloseReason;
 use std::io;
 use std::net::SocketAddr;

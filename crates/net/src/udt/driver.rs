@@ -4,8 +4,7 @@
 //! sends what they may send, a batch at a time; then it sleeps until the next timer, a datagram or an owner wakes it. No
 //! connection holds up the others: after some batches it goes to the end of the queue.
 
-use super::hub::Hub;
-use super::link::{Link, State};
+use super::hub::{Hub, Link, State};
 use super::socket::{Held, Route as Way, Sent};
 use phoebus_proto::udt::packet::{CONTROL_LEN_MAX, Packet};
 use phoebus_proto::udt::{Arrival, Incoming, Route, Transmit};

@@ -1,8 +1,11 @@
 //! Accepting connections: they have shown that they receive at their address before they get here.
 
 use super::connection::Connection;
-use super::hub::Port;
-use super::link::Link;
+use super::hub::Link;
+use super::port::Port;
+use super::settings;
+use crate::error::Error;
+use crate::profile::Profile;
 use crate::stream::Stream;
 use crate::transport::{self, Boxed, Pending};
 use std::io;
@@ -20,6 +23,27 @@ pub struct Listener {
 /// A connection that was accepted. Dropped, it is shut down.
 #[derive(Debug)]
 pub struct Accepted(Connection);
+
+impl Port {
+    /// Connections that wait to be accepted; further ones are not answered, and ask again.
+    const BACKLOG: usize = 1024;
+
+    /// Accepts connections from now on. A port has one listener; a new one takes the place of the old one.
+    ///
+    /// # Errors
+    /// [`Error::Listen`] if the profile has settings that UDT cannot have.
+    pub fn listen(&self, profile: &Profile) -> Result<Listener, Error> {
+        let addr = self.local_addr();
+        let failed = |source| Error::Listen { addr, source };
+        let config = Arc::new(settings::config(profile, addr, None).map_err(failed)?);
+        let (sender, receiver) = mpsc::channel(Self::BACKLOG);
+        let mut desk = self.hub().desk();
+        desk.endpoint.listen(Some(config)).map_err(|error| failed(io::Error::other(error)))?;
+        desk.acceptor = Some(sender);
+        drop(desk);
+        Ok(Listener::new(self.clone(), receiver))
+    }
+}
 
 impl Listener {
     pub(super) fn new(port: Port, queue: mpsc::Receiver<Arc<Link>>) -> Self {

@@ -4,7 +4,7 @@
 //! - `socket` sends and receives batches: UDP_SEGMENT, UDP_GRO and recvmmsg through quinn-udp.
 //! - `driver` is the thread behind a port: what arrives, timers, what may go. It sleeps whenever nothing is due, to the
 //!   microsecond, and what is due in the same millisecond goes together.
-//! - `link` is what that thread and the owner of a connection share, `connection` the owner's side of it, `listener` accepts.
+//! - `hub` is what that thread and the owners of the port and of its connections share, `connection` the owner's side of it, `listener` accepts.
 //! - `settings` makes a profile into the settings of a connection.
 //!
 //! Bare UDT has no half-close, no reset and no trustworthy end: its shutdown packet is neither repeated until it arrives nor
@@ -14,13 +14,13 @@
 mod connection;
 mod driver;
 mod hub;
-mod link;
 mod listener;
+mod port;
 mod settings;
 mod socket;
 
-pub use hub::Port;
 pub use listener::{Accepted, Listener};
+pub use port::Port;
 
 use crate::error::Error;
 use crate::profile::Profile;
