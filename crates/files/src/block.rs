@@ -1,9 +1,9 @@
 //! Blocks of bytes on their way, in a bounded number of buffers (P22, L8).
 
 use crate::error::Error;
-use crate::local::UserFile;
 use crate::range::Extent;
 use crate::sum::Combining;
+use crate::user_file::UserFile;
 use bytes::Bytes;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};

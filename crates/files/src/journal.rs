@@ -11,8 +11,8 @@
 //! record   (u64 start | u64 length | u32 sum)…        the last only if the header names a checksum
 //! ```
 
+use crate::meta::Time;
 use crate::range::{Extent, Ranges};
-use crate::store::Time;
 use crate::sum::{Combining, Tally};
 
 /// The longest journal that is read. One of a transfer of ten hours over eight streams is a tenth of it.

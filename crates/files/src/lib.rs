@@ -28,16 +28,20 @@ pub mod container;
 mod disk;
 mod draft;
 mod error;
+mod identity;
 pub mod job;
 pub mod journal;
 pub mod key;
 pub mod local;
+mod meta;
 mod own;
 pub mod plan;
+mod retry;
 mod spawned;
 pub mod store;
 pub mod sum;
 mod transfer;
+mod user_file;
 
 pub use clean::{Cleaning, Fate, Found};
 pub use disk::{Links, append_to};
@@ -48,4 +52,5 @@ pub use draft::{
 pub use error::{Error, Sort};
 pub use own::{Own, OwnDirs};
 pub use phoebus_proto::range;
+pub use retry::Retry;
 pub use transfer::{Check, Done, How, Progress, Side, Stop, Throttle, Verify, carry, drain, fill, pour, transfer};

@@ -1,9 +1,8 @@
 //! Open files of this machine.
 
-use super::linux::{HOLE, stat_of};
 use super::{DiskFile, HELD, Stat};
+use crate::meta::{Attributes, Kind, Time};
 use crate::range::Extent;
-use crate::store::{Attributes, Time};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::fs::File;
@@ -11,6 +10,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+
+/// How much of a file has to be holes before they are kept.
+pub(super) const HOLE: u64 = 1 << 20;
 
 /// An open file of this machine.
 #[derive(Debug, Clone)]
@@ -109,5 +111,36 @@ pub(super) fn modified_at(time: Time) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
         last_modification: Timespec { tv_sec: time.seconds, tv_nsec: time.nanos.into() },
+    }
+}
+
+/// What `stat` says.
+pub(super) fn stat_of(stat: &rustix::fs::Stat) -> Stat {
+    // Blocks are of 512 bytes, whatever the file system's own. Files that are hardly shorter than their space have no holes.
+    let stored = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    Stat {
+        kind: kind_of(rustix::fs::FileType::from_raw_mode(stat.st_mode)),
+        size,
+        modified: Time { seconds: stat.st_mtime, nanos: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) },
+        changed: Time { seconds: stat.st_ctime, nanos: u32::try_from(stat.st_ctime_nsec).unwrap_or(0) },
+        mode: stat.st_mode & 0o7777,
+        sparse: size >= HOLE && stored <= size - HOLE,
+        id: stat.st_ino,
+        device: stat.st_dev,
+        links: stat.st_nlink,
+        owner: stat.st_uid,
+        group: stat.st_gid,
+    }
+}
+
+fn kind_of(kind: rustix::fs::FileType) -> Kind {
+    use rustix::fs::FileType;
+    match kind {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Dir,
+        FileType::Symlink => Kind::Link,
+        FileType::CharacterDevice => Kind::Device,
+        _ => Kind::Other,
     }
 }

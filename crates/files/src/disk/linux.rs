@@ -4,10 +4,11 @@
 //! symbolic links and mounts that lead elsewhere, whatever anybody renames meanwhile. Names are made, removed and renamed
 //! relative to their opened parent.
 
-use super::file::modified_at;
-use super::{Disk, DiskFile, LinuxFile, Stat, owned, walk};
+use super::file::{modified_at, stat_of};
+use super::walk::{self, Links};
+use super::{Disk, DiskFile, LinuxFile, Stat, owned};
 use crate::key::Key;
-use crate::store::{Attributes, Kind, Time};
+use crate::meta::{Attributes, Time};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -17,25 +18,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where symbolic links may lead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Links {
-    /// To what lies beneath the root. For trees that others can write to, and for everything that is served.
-    #[default]
-    Beneath,
-    /// Anywhere. For the files of whoever runs this, named by themselves.
-    Anywhere,
-}
-
 /// The tree.
 #[derive(Debug)]
 pub(crate) struct Linux {
     root: OwnedFd,
     links: Links,
 }
-
-/// How much of a file has to be holes before they are kept.
-pub(super) const HOLE: u64 = 1 << 20;
 
 /// How often a path is looked up again when others rename what lies on it meanwhile.
 const LOOKUPS: usize = 16;
@@ -349,35 +337,5 @@ impl Entries {
                 Err(error) => Err(error.into()),
             });
         }
-    }
-}
-
-pub(super) fn stat_of(stat: &rustix::fs::Stat) -> Stat {
-    // Blocks are of 512 bytes, whatever the file system's own. Files that are hardly shorter than their space have no holes.
-    let stored = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
-    Stat {
-        kind: kind_of(rustix::fs::FileType::from_raw_mode(stat.st_mode)),
-        size,
-        modified: Time { seconds: stat.st_mtime, nanos: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) },
-        changed: Time { seconds: stat.st_ctime, nanos: u32::try_from(stat.st_ctime_nsec).unwrap_or(0) },
-        mode: stat.st_mode & 0o7777,
-        sparse: size >= HOLE && stored <= size - HOLE,
-        id: stat.st_ino,
-        device: stat.st_dev,
-        links: stat.st_nlink,
-        owner: stat.st_uid,
-        group: stat.st_gid,
-    }
-}
-
-fn kind_of(kind: rustix::fs::FileType) -> Kind {
-    use rustix::fs::FileType;
-    match kind {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Dir,
-        FileType::Symlink => Kind::Link,
-        FileType::CharacterDevice => Kind::Device,
-        _ => Kind::Other,
     }
 }

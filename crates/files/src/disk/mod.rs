@@ -14,13 +14,13 @@ mod walk;
 
 pub use append::append_to;
 pub(crate) use file::LinuxFile;
-pub use linux::Links;
 pub(crate) use linux::{Entries, Linux};
 pub(crate) use owned::is_trusted;
+pub use walk::Links;
 
 use crate::key::Key;
+use crate::meta::{Attributes, Kind, Time};
 use crate::range::Extent;
-use crate::store::{Attributes, Kind, Time};
 use std::io;
 
 /// A directory tree, by keys. Calls block.

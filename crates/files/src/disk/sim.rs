@@ -6,7 +6,7 @@
 
 use super::{Disk, DiskFile, Stat};
 use crate::key::Key;
-use crate::store::{Attributes, Kind, Time};
+use crate::meta::{Attributes, Kind, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,7 +5,7 @@
 //! The way is gone component by component, each opened from the directory before it without following anything. What is judged is the
 //! very link whose text is then read, and it lies in the very directory that is open: nobody can exchange them in between.
 
-use super::{Links, owned};
+use super::owned;
 use crate::key::Key;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -19,6 +19,16 @@ const MAX_LINKS: usize = 40;
 
 /// How a path is opened of which nothing but its place is needed.
 const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// Where symbolic links may lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Links {
+    /// To what lies beneath the root. For trees that others can write to, and for everything that is served.
+    #[default]
+    Beneath,
+    /// Anywhere. For the files of whoever runs this, named by themselves.
+    Anywhere,
+}
 
 /// Where a way ends.
 #[derive(Debug)]

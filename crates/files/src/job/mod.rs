@@ -17,6 +17,7 @@ pub use events::{Event, Quiet, Report, Watcher};
 use crate::error::{Error, Sort};
 use crate::key::Key;
 use crate::plan::{Existing, Filter, Found, Walk};
+use crate::retry::Retry;
 use crate::spawned::Spawned;
 use crate::store::{Attributes, Kind, Listing, Meta, Store};
 use crate::transfer::How;
@@ -77,24 +78,6 @@ pub struct Job {
     pub retry: Retry,
     /// Who is told what happens.
     pub watcher: Arc<dyn Watcher>,
-}
-
-/// When what failed is tried again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retry {
-    /// How often in all.
-    pub attempts: u32,
-    /// How long is waited before the second attempt; twice as long before each other one.
-    pub first: Duration,
-    /// How long is waited at most.
-    pub most: Duration,
-}
-
-impl Default for Retry {
-    /// Five attempts in some fifteen seconds: longer than a server takes to be started again.
-    fn default() -> Self {
-        Self { attempts: 5, first: Duration::from_secs(1), most: Duration::from_secs(30) }
-    }
 }
 
 impl Job {

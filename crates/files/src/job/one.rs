@@ -1,6 +1,6 @@
 //! One object of a job: whether it is carried, and how often that is tried.
 
-use super::{Event, Job, Retry};
+use super::{Event, Job};
 use crate::error::{Error, Sort};
 use crate::key::Key;
 use crate::plan::{Decision, Existing, Reason};
@@ -8,7 +8,6 @@ use crate::range::Extent;
 use crate::store::{Attributes, Kind, Meta, Store};
 use crate::sum::Algorithm;
 use crate::transfer::{Check, Done, How, transfer};
-use std::time::Duration;
 
 pub(super) struct One {
     pub(super) job: Job,
@@ -265,23 +264,4 @@ pub(super) async fn same_bytes(
 pub(super) fn shown(store: &dyn Store, key: &Key) -> String {
     let name = store.name();
     format!("{}/{key}", name.strip_prefix("file://").unwrap_or(&name))
-}
-
-impl Retry {
-    /// How long is waited after attempt number `attempt`.
-    pub fn wait(&self, attempt: u32) -> Duration {
-        let factor = 1u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.first.saturating_mul(factor).min(self.most)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_double_up_to_a_bound() {
-        let waits: Vec<_> = [1, 2, 3, 5, 6, 40].map(|n| Retry::default().wait(n).as_secs()).into();
-        assert_eq!(waits, [1, 2, 4, 16, 30, 30]);
-    }
 }

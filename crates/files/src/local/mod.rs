@@ -5,23 +5,22 @@
 //! (`draft`).
 
 mod draft;
-mod identity;
 mod lending;
 mod read;
 mod turns;
-mod user_file;
 
 use crate::disk::{Disk, DiskFile, Entries, Links, Linux, LinuxFile, Stat};
 use crate::draft::{JOURNAL_FROM, Start, Work, draft_beside, draft_home, hash, is_draft, is_ours, is_part, link_part};
 use crate::error::{Error, Sort};
+pub use crate::identity::Identity;
 use crate::key::Key;
 use crate::range::Extent;
 use crate::store::{
     Attributes, Begun, Boxed, Draft, Entry, Fallible, FileId, Kind, Listing, Meta, Object, Spec, Store, Time,
 };
 use crate::sum::{Algorithm, Hasher, Sum};
+pub use crate::user_file::UserFile;
 use draft::{Edit, LocalDraft};
-pub use identity::Identity;
 use read::LocalObject;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,7 +28,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
 pub use turns::{STEP as CHECKSUM_STEP, Share, Turns, at_once as checksums_at_once};
-pub use user_file::UserFile;
 
 /// How many calls of the system a store has at work at once, unless told otherwise: enough for many short files, whose
 /// opening and syncing waits for the disk, and far below what the runtime's pool has threads for (512).

@@ -2,8 +2,8 @@
 
 use super::Filter;
 use crate::error::Error;
-use crate::job::Retry;
 use crate::key::Key;
+use crate::retry::Retry;
 use crate::spawned::Spawned;
 use crate::store::{Entry, Fallible, Kind, Listing, Meta, Store};
 use std::collections::{HashMap, VecDeque};

@@ -2,8 +2,9 @@
 
 use crate::common;
 use common::{Far, content, key, local};
+use phoebus_files::Retry;
 use phoebus_files::Sort;
-use phoebus_files::job::{Comparison, Event, Job, Report, Retry, Watcher};
+use phoebus_files::job::{Comparison, Event, Job, Report, Watcher};
 use phoebus_files::key::Key;
 use phoebus_files::plan::{By, Existing, Filter, Pattern, expand};
 use std::collections::{BTreeMap, BTreeSet};

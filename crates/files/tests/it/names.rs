@@ -2,8 +2,9 @@
 
 use crate::common;
 use common::{Far, key, local};
+use phoebus_files::Retry;
 use phoebus_files::Stop;
-use phoebus_files::job::{Event, Job, Report, Retry, Watcher};
+use phoebus_files::job::{Event, Job, Report, Watcher};
 use phoebus_files::key::Key;
 use std::fs;
 use std::path::Path;

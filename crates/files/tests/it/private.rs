@@ -3,7 +3,8 @@
 use crate::common;
 use common::{Far, key, local};
 use phoebus_files::How;
-use phoebus_files::job::{Job, Retry};
+use phoebus_files::Retry;
+use phoebus_files::job::Job;
 use phoebus_files::key::Key;
 use phoebus_files::plan::Existing;
 use phoebus_files::store::Store;

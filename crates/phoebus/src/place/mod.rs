@@ -13,7 +13,7 @@ pub(crate) use way::Paths;
 
 use crate::exit::{self, Exit};
 use anyhow::Result;
-use phoebus_files::job::Retry;
+use phoebus_files::Retry;
 use phoebus_files::key::Key;
 use phoebus_files::local::Local;
 use phoebus_files::plan::{Pattern, expand, is_pattern};

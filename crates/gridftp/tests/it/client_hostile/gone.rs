@@ -3,7 +3,8 @@
 use super::fake::Fake;
 use super::fake::tools::{key, remote};
 use phoebus_files::Links;
-use phoebus_files::job::{Job, Report, Retry};
+use phoebus_files::Retry;
+use phoebus_files::job::{Job, Report};
 use phoebus_files::key::Key;
 use phoebus_files::local::Local;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! bit is cleared, a quota holds and the blocks reserved for root are refused only if the thread that writes is no root (`file_remove_privs`
 //! and `dquot_alloc_space` in Linux). So the file is not given away without its user.
 
-use super::Identity;
+use crate::identity::Identity;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;

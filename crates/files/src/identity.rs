@@ -3,7 +3,7 @@
 //!
 //! On Linux a thread has an identity of its own, and what the POSIX calls change is each thread's (setresuid(2), C library/kernel
 //! differences). Each call of a store runs on one thread from its beginning to its end, which takes the user's identity before
-//! and the process's after. Threads that read or write an open file by themselves do the same ([`UserFile`](super::UserFile)). A helper process for each user would do the same with a process more for everybody who logs in, and all
+//! and the process's after. Threads that read or write an open file by themselves do the same ([`UserFile`](crate::local::UserFile)). A helper process for each user would do the same with a process more for everybody who logs in, and all
 //! bytes going through it. Real and saved identity stay the process's: the user can neither signal nor trace it.
 
 use rustix::fs::{Gid, Uid};

@@ -1,0 +1,122 @@
+//! What the owners of a port, its connections and its driver share.
+
+mod link;
+
+pub(in crate::udt) use link::{Link, State};
+
+use super::socket::Socket;
+use phoebus_proto::udt::{self, Endpoint};
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc};
+
+/// What the owners of a port and its connections share with its driver.
+#[derive(Debug)]
+pub(super) struct Hub {
+    pub(super) socket: Socket,
+    /// Zero of all times.
+    began: Instant,
+    desk: Mutex<Desk>,
+    errands: Mutex<Errands>,
+    /// Wakes the driver.
+    pub(super) bell: OwnedFd,
+    /// Connections that have not ended, or have not told their peer so.
+    pub(super) unsettled: AtomicUsize,
+    pub(super) settled: Notify,
+}
+
+/// Who is told of newcomers.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) endpoint: Endpoint,
+    pub(super) acceptor: Option<mpsc::Sender<Arc<Link>>>,
+}
+
+/// What the driver is to do when it comes round.
+#[derive(Debug, Default)]
+pub(super) struct Errands {
+    pub(super) new: Vec<Arc<Link>>,
+    /// Connections that have something to do sooner than they had said.
+    pub(super) kicked: Vec<u32>,
+    pub(super) stop: bool,
+    /// The driver is gone.
+    pub(super) dead: bool,
+}
+
+impl Hub {
+    /// Binds a socket that nothing drives yet.
+    pub(super) fn bind(addr: SocketAddr) -> io::Result<Self> {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
+        Ok(Self {
+            socket: Socket::bind(addr)?,
+            began: Instant::now(),
+            desk: Mutex::new(Desk { endpoint: Endpoint::new(seed), acceptor: None }),
+            errands: Mutex::default(),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            unsettled: AtomicUsize::new(0),
+            settled: Notify::new(),
+        })
+    }
+
+    /// The time.
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {
+        // Nothing that is held across can be left half done by a panic.
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn errands(&self) -> MutexGuard<'_, Errands> {
+        self.errands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a new connection to the driver.
+    pub(super) fn register(
+        self: &Arc<Self>,
+        connection: udt::Connection,
+        local: Option<std::net::IpAddr>,
+    ) -> io::Result<Arc<Link>> {
+        let link = Arc::new(Link::new(self.clone(), connection, local));
+        let mut errands = self.errands();
+        if errands.dead {
+            return Err(io::Error::other("the thread that drives UDT has died"));
+        }
+        self.unsettled.fetch_add(1, Ordering::AcqRel);
+        errands.new.push(link.clone());
+        drop(errands);
+        self.ring();
+        Ok(link)
+    }
+
+    /// Has the driver look at a connection at once.
+    pub(super) fn kick(&self, socket: u32) {
+        let mut errands = self.errands();
+        errands.kicked.push(socket);
+        let first = errands.kicked.len() == 1;
+        drop(errands);
+        if first {
+            self.ring();
+        }
+    }
+
+    /// A connection has ended, and its peer knows as far as that can be.
+    pub(super) fn settle(&self) {
+        if self.unsettled.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.settled.notify_waiters();
+        }
+    }
+
+    /// Wakes the driver.
+    pub(super) fn ring(&self) {
+        // The counter cannot overflow: the driver reads it whenever it is not zero.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}

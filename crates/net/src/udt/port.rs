@@ -1,0 +1,130 @@
+//! A port: one UDP socket and the thread that drives it.
+
+use super::connection::Connection;
+use super::driver::Driver;
+use super::hub::Hub;
+use super::settings;
+use crate::error::Error;
+use crate::profile::Profile;
+use crate::stream::Stream;
+use phoebus_proto::udt::{self, CloseReason, Config, ConfigError, Endpoint};
+use phoebus_proto::units::Span;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A UDP socket that any number of UDT connections share: outgoing ones, accepted ones, and such that meet in a rendezvous.
+/// A clone is the same port. When the last is dropped, connections that are still open go on.
+#[derive(Debug, Clone)]
+pub struct Port(Arc<Owner>);
+
+/// Stops the driver, once it has no more connections, when nobody has the port any more.
+#[derive(Debug)]
+struct Owner(Arc<Hub>);
+
+impl Port {
+    /// Binds a socket, and starts the thread that drives it.
+    ///
+    /// # Errors
+    /// What the system says: an address in use, say.
+    pub fn bind(addr: SocketAddr) -> io::Result<Self> {
+        let hub = Arc::new(Hub::bind(addr)?);
+        let mut driver = Driver::new(hub.clone());
+        std::thread::Builder::new().name("udt".to_owned()).spawn(move || driver.run())?;
+        Ok(Self(Arc::new(Owner(hub))))
+    }
+
+    /// The port of `hub`, whose owners are all gone while connections on it go on; `None` where it has an owner, or is closed.
+    pub(super) fn take_over(hub: Arc<Hub>) -> Option<Self> {
+        let mut errands = hub.errands();
+        if errands.dead || !errands.stop {
+            return None;
+        }
+        errands.stop = false;
+        drop(errands);
+        Some(Self(Arc::new(Owner(hub))))
+    }
+
+    /// The address that the socket is bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.0.socket.local_addr()
+    }
+
+    /// Connects to a listener.
+    ///
+    /// # Errors
+    /// [`Error::Connect`] and [`Error::Timeout`].
+    pub async fn connect(&self, to: SocketAddr, profile: &Profile, limit: Duration) -> Result<Stream, Error> {
+        self.open(to, profile, limit, Endpoint::connect).await
+    }
+
+    /// Connects to a peer that does the same at the same time (a rendezvous): each names the other's port.
+    ///
+    /// # Errors
+    /// [`Error::Connect`] and [`Error::Timeout`].
+    pub async fn meet(&self, to: SocketAddr, profile: &Profile, limit: Duration) -> Result<Stream, Error> {
+        self.open(to, profile, limit, Endpoint::meet).await
+    }
+
+    /// Connections that are remembered: open ones, and those that ended some seconds ago at most.
+    pub fn connections(&self) -> usize {
+        self.0.0.desk().endpoint.len()
+    }
+
+    /// Waits until every connection has ended and its peer was told: what a process does before it exits. Connections that
+    /// were [disarmed](Stream::disarm) have delivered everything by then, or given up.
+    pub async fn settled(&self) {
+        let hub = &self.0.0;
+        loop {
+            let mut notified = std::pin::pin!(hub.settled.notified());
+            notified.as_mut().enable();
+            if hub.unsettled.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Whether the port can still be used.
+    pub(super) fn is_alive(&self) -> bool {
+        !self.0.0.errands().dead
+    }
+
+    pub(super) fn hub(&self) -> &Arc<Hub> {
+        &self.0.0
+    }
+
+    async fn open(
+        &self,
+        to: SocketAddr,
+        profile: &Profile,
+        limit: Duration,
+        ask: impl FnOnce(&mut Endpoint, Duration, SocketAddr, Arc<Config>) -> Result<udt::Connection, ConfigError>,
+    ) -> Result<Stream, Error> {
+        let failed = |source| Error::Connect { to, source };
+        if to.is_ipv6() != self.local_addr().is_ipv6() {
+            return Err(failed(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)));
+        }
+        let hub = &self.0.0;
+        let config = Arc::new(settings::config(profile, to, Some(limit)).map_err(failed)?);
+        let connection = ask(&mut hub.desk().endpoint, hub.now(), to, config);
+        let connection = connection.map_err(|error| failed(io::Error::other(error)))?;
+        let connection = Connection::new(hub.register(connection, None).map_err(failed)?);
+        match connection.opened().await {
+            Ok(()) => Ok(connection.into()),
+            Err(_) if matches!(connection.reason(), Some(CloseReason::ConnectTimeout(_))) => {
+                Err(Error::Timeout { to: to.to_string(), limit: Span(limit) })
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.errands().stop = true;
+        self.0.ring();
+    }
+}
