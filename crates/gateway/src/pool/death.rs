@@ -13,17 +13,22 @@ use tokio::sync::watch;
 pub(crate) struct Death {
     /// When that was found.
     at: Instant,
-    /// What is in use for longer is that process's, where it is known to have died.
-    before: Option<Instant>,
     /// What protected the beacon that told of it.
     beacon: Security,
+    /// What is in use for longer is that process's, where one is known to have died; and what protected the beacon that told of that.
+    before: Option<(Instant, Security)>,
 }
 
 impl Pool {
     /// Has what is being opened look for itself whether it leads to a process that has died, as a beacon of this protection has told.
     /// On what nothing can be heard does so if it was begun `before` that.
     pub(crate) fn may_have_died(&self, before: Option<Instant>, beacon: Security) {
-        self.deaths.send_replace(Some(Death { at: Instant::now(), before, beacon }));
+        let before = before.map(|before| (before, beacon));
+        self.deaths.send_modify(|death| {
+            // Who was not woken in between has not seen what was known before.
+            let before = before.or(death.and_then(|death| death.before));
+            *death = Some(Death { at: Instant::now(), beacon, before });
+        });
     }
 
     /// Tells of the next death.
@@ -40,16 +45,19 @@ impl Pool {
         let mut deaths = self.deaths();
         loop {
             let death = *deaths.borrow_and_update();
-            let death = death.filter(|death| since <= death.at && is_believed(death.beacon, stream.security()));
-            match (death, stream.pulse()) {
-                (Some(_), Some(pulse)) => {
+            let is_told = death.is_some_and(|death| since <= death.at && is_believed(death.beacon, stream.security()));
+            let before = death.and_then(|death| death.before);
+            match stream.pulse() {
+                Some(pulse) if is_told => {
                     let mut ear = Ear::at([pulse]);
                     ear.keep_silent(self.limits.silence).await;
                     if !ear.is_empty() {
                         return;
                     }
                 }
-                (Some(death), None) if death.before.is_some_and(|before| since <= before) => return,
+                None if before.is_some_and(|(before, beacon)| since <= before && is_believed(beacon, stream.security())) => {
+                    return;
+                }
                 _ => {}
             }
             // The sender lives as long as `self`.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// A driver that can be used: versions agree and no function is missing.
 pub(super) struct Table {
@@ -96,12 +96,9 @@ fn leave_out_destructors() {
         // Of glibc: like atexit(3), and tells the status.
         fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
     }
-    static ONCE: Once = Once::new();
-    // The last to be registered is the first to be called, and libraries register their destructors when they are loaded.
-    ONCE.call_once(|| {
-        // SAFETY: the function takes nothing that could be gone by then. Without memory for it the destructors do run.
-        let _ = unsafe { on_exit(end, std::ptr::null_mut()) };
-    });
+    // The last to be registered is the first to be called, and each library registers its destructors when it is loaded.
+    // SAFETY: the function takes nothing that could be gone by then. Without memory for it the destructors do run.
+    let _ = unsafe { on_exit(end, std::ptr::null_mut()) };
 }
 
 /// The table as far as both sides know it, the rest zero.

@@ -5,7 +5,7 @@ use crate::exit::Exit;
 use crate::options::Variable;
 use anyhow::{Context, Result};
 use phoebus_client::Agents;
-use phoebus_proto::agent::By;
+use phoebus_proto::first_hop::By;
 use phoebus_proto::settings::Settings;
 use phoebus_proto::units::Span;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
