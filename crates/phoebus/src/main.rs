@@ -4,28 +4,25 @@
 //! plain `main`: a testbed needs a process with a single thread, so commands that need a runtime make their own.
 
 mod agent;
-mod bench;
 mod cert;
 mod connect;
 mod cp;
-mod demo;
-mod exit;
 mod gateway;
 mod hints;
 mod manage;
 mod options;
 mod place;
-mod program;
 mod repeats;
 mod run;
 mod serve;
 mod shell;
-mod standard;
 mod status;
-mod testbed;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+#[cfg(feature = "lab")]
+use phoebus_lab::{bench, demo, testbed};
+use phoebus_terminal::{exit, program, standard};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -55,8 +52,11 @@ enum Command {
     Serve(serve::Args),
     Status(status::Args),
     Cert(cert::Args),
+    #[cfg(feature = "lab")]
     Bench(bench::BenchArgs),
+    #[cfg(feature = "lab")]
     Demo(demo::Args),
+    #[cfg(feature = "lab")]
     Testbed(testbed::TestbedArgs),
     Completions(shell::Completions),
     #[command(hide = true)]
@@ -112,8 +112,11 @@ fn run() -> Result<ExitCode> {
         Command::Serve(args) => serve::run(args),
         Command::Status(args) => status::run(args),
         Command::Cert(args) => cert::run(args),
+        #[cfg(feature = "lab")]
         Command::Bench(args) => bench::run(args),
+        #[cfg(feature = "lab")]
         Command::Demo(args) => demo::run(args),
+        #[cfg(feature = "lab")]
         Command::Testbed(args) => testbed::run(args),
         Command::Completions(args) => shell::completions::<Cli>(&args),
         Command::Manual(args) => shell::manual::<Cli>(&args),

@@ -6,7 +6,7 @@
 use crate::agent;
 use crate::exit::{self, Exit};
 use crate::options::{self, Route, Variable};
-use crate::program::{self, Library, Trouble};
+use crate::program::{self, Trouble, find_library};
 use crate::standard;
 use anyhow::Result;
 use phoebus_proto::settings::Key;
@@ -17,8 +17,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const LIBRARY: &str = "libphoebus_preload.so";
-const LIBRARY_VARIABLE: &str = "PHOEBUS_PRELOAD_LIB";
 const PRELOAD: &str = "LD_PRELOAD";
 
 /// Run a program whose connections go through gateways
@@ -118,23 +116,4 @@ fn find_program(name: &OsStr) -> Result<PathBuf> {
         return if file.exists() { Ok(file) } else { Err(not_found()) };
     }
     program::in_path(name).ok_or_else(not_found)
-}
-
-/// The shim: where the user says, or beside this program, or where a package puts it.
-pub(crate) fn find_library() -> Result<Library> {
-    let fail = |why: String| Exit::with(exit::PREPARE, why);
-    if let Some(file) = std::env::var_os(LIBRARY_VARIABLE).filter(|file| !file.is_empty()) {
-        let file = std::path::absolute(&file).unwrap_or_else(|_| file.into());
-        return Library::open(file).map_err(|why| fail(format!("{LIBRARY_VARIABLE}: {why}")));
-    }
-    let own = std::env::current_exe().unwrap_or_default();
-    let directory = own.parent().unwrap_or(Path::new("/"));
-    let candidates = ["", "../lib", "../lib/phoebus"].map(|place| directory.join(place).join(LIBRARY));
-    match candidates.iter().find(|file| file.exists()) {
-        Some(file) => Library::open(file.canonicalize().unwrap_or_else(|_| file.clone())).map_err(fail),
-        None => Err(fail(format!(
-            "{LIBRARY} is neither in {} nor in ../lib from there; build or install it, or name it in {LIBRARY_VARIABLE}",
-            directory.display()
-        ))),
-    }
 }

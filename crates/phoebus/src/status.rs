@@ -4,7 +4,6 @@ use anyhow::{Context, Result, anyhow, bail};
 use phoebus_gateway::{PoolStatus, SessionStatus, Status};
 use phoebus_proto::session::Code;
 use phoebus_proto::units::Span;
-use phoebus_wan::testbed::ENV_ADMIN;
 use serde::Deserialize;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Names the administration socket of the gateway that is asked; a testbed sets it in its hosts.
+const ADMIN_SOCKET: &str = "PHOEBUS_ADMIN_SOCKET";
 /// How long the gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest answer that is read: of a hundred thousand sessions and more.
@@ -28,7 +29,7 @@ Example:
 ")]
 pub(crate) struct Args {
     /// The gateway's administration socket (admin.socket in its configuration)
-    #[arg(long, value_name = "SOCKET", env = ENV_ADMIN, default_value = "/run/phoebus/gateway.sock")]
+    #[arg(long, value_name = "SOCKET", env = ADMIN_SOCKET, default_value = "/run/phoebus/gateway.sock")]
     gateway: PathBuf,
     /// Print JSON
     #[arg(long)]

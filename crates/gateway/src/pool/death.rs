@@ -55,7 +55,9 @@ impl Pool {
                         return;
                     }
                 }
-                None if before.is_some_and(|(before, beacon)| since <= before && is_believed(beacon, stream.security())) => {
+                None if before
+                    .is_some_and(|(before, beacon)| since <= before && is_believed(beacon, stream.security())) =>
+                {
                     return;
                 }
                 _ => {}

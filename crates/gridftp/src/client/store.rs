@@ -127,6 +127,15 @@ async fn run(
         // They are of what is about to be written anew.
         marks.remove();
     }
+    // Ours waits for a sign that the sender of bytes that come bare was not cut off, unless it was told how many will come. Nobody waits
+    // for its answer to that.
+    let bare = mode == Mode::Stream && plan.is_plain() && !remote.is_under_tls();
+    let announced = sending.size.filter(|_| size.is_none() && bare && remote.has("XDRAFTS") && sending.kept.is_empty());
+    let mut answers = 0;
+    if let Some(size) = announced {
+        session.send(format!("ALLO {size}").as_bytes()).await?;
+        answers = 1;
+    }
     let command = [b"STOR ", &sending.path[..]].concat();
     session.moving = true;
     session.send(&command).await?;
@@ -143,7 +152,12 @@ async fn run(
             reply = session.next(), if !said => {
                 let reply = reply?;
                 until = Instant::now() + patience;
-                if reply.is_preliminary() {
+                if answers > 0 {
+                    answers -= 1;
+                    if matches!(reply.code, 452 | 552) {
+                        return Err(refused(name, "make room for", "ALLO", &reply));
+                    }
+                } else if reply.is_preliminary() {
                     sending.mark(&reply);
                 } else if !reply.is_success() {
                     session.in_step = true;
@@ -171,8 +185,8 @@ async fn run(
             () = stop.notified() => {
                 session.moving = false;
                 session.send(b"ABOR").await?;
-                // The answers to STOR and to ABOR.
-                for _ in 0..2 {
+                // The answers to STOR and to ABOR, and that to ALLO.
+                for _ in 0..2 + answers {
                     loop {
                         let reply = session.within(WORDS).await?;
                         if !reply.is_preliminary() {

@@ -214,6 +214,24 @@ fn clients_carry_the_same_bytes_by_every_way() {
 }
 
 #[test]
+fn short_files_are_announced_and_not_doubted() {
+    // Whoever is doubted waits for longer than a test may take.
+    let serve = Serve::with(|config| config.data.quiet = Span(Duration::from_secs(3600)));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let local = Local::new(serve.local(), Links::Anywhere).unwrap();
+    runtime.block_on(async {
+        let remote = Remote::connect(options(&serve, None)).await.unwrap();
+        for (name, len) in [("empty", 0), ("first", 3), ("next", 70_000), ("last", 1)] {
+            fs::write(serve.local().join(name), bytes(len)).unwrap();
+            let (near, far) = (Key::parse(name).unwrap(), remote.home().join(name.as_bytes()).unwrap());
+            transfer(&local, &near, &remote, &far, &How::default()).await.unwrap();
+            assert!(fs::read(serve.path(name)).unwrap() == bytes(len), "{name}");
+        }
+    });
+    assert_eq!(serve.hidden(), Vec::<String>::new());
+}
+
+#[test]
 fn no_more_connections_are_chosen_than_the_server_has_for_a_file() {
     let serve = Serve::with(|config| config.data.streams = 3);
     let content = bytes(LONG);

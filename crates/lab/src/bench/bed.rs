@@ -1,0 +1,257 @@
+//! The path of the experiments over a WAN (S30): `src` – `pg1` – `pg2` – `dst`, with all that is compared in the middle hosts
+//! at once: HAProxy, socat and Phoebus. Whoever is not asked sleeps, so rows can take turns within one bed.
+
+use super::gateway;
+use super::haproxy;
+use super::hop::Wan;
+use super::process::{self, Background};
+use crate::program::find_library;
+use anyhow::{Context, anyhow, bail};
+use phoebus_proto::endpoint::DEFAULT_PORT;
+use phoebus_wan::testbed::{Gateways, Sc09, Testbed};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+use std::time::Duration;
+
+/// How a program at `src` reaches a server at `dst`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By the network alone.
+    Direct,
+    /// Through HAProxy on both middle hosts.
+    Haproxy,
+    /// Through socat on both middle hosts.
+    Socat,
+    /// Through gateways on both, by the preload shim.
+    Phoebus,
+}
+
+/// The servers at `dst` that experiments use, by port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum Service {
+    /// iperf3.
+    Iperf = 5201,
+    /// [`super::peer`]'s sink.
+    Sink = 5202,
+    /// [`super::peer`]'s echo.
+    Echo = 5203,
+}
+
+/// A running path. Dropping it takes everything down.
+pub(crate) struct Bed {
+    /// By what they carry the first hop.
+    agents: BTreeMap<&'static str, Background>,
+    gateways: Option<Gateways>,
+    relays: Vec<Background>,
+    servers: Vec<Background>,
+    wan: Wan,
+    lan_cc: String,
+    /// The hosts and links.
+    pub(crate) testbed: Testbed,
+}
+
+/// All hosts of the path.
+const HOSTS: [&str; 4] = ["src", "pg1", "pg2", "dst"];
+/// How long an agent may take until it has its gateway.
+const AGENT_START: Duration = Duration::from_secs(10);
+/// How long one stays that nobody uses: longer than any experiment turns to other rows.
+const AGENT_IDLE: &str = "24h";
+/// The hosts of the gateways of [`Bed::joined`].
+const GATEWAYS: [&str; 2] = ["pg1", "pg2"];
+/// No setting takes as long.
+const SETTING: Duration = Duration::from_secs(10);
+/// What gateways send under to the ends, where nothing is said.
+const LAN_CC: &str = "bbr";
+/// Above the port of a service, where HAProxy and socat listen for it.
+const HAPROXY_OFFSET: u16 = 2000;
+const SOCAT_OFFSET: u16 = 3000;
+/// Sessions through HAProxy at once: more than any experiment over a WAN opens.
+const SESSIONS: usize = 1000;
+
+impl Service {
+    /// The port at `dst`.
+    pub(crate) fn port(self) -> u16 {
+        self as u16
+    }
+}
+
+impl Bed {
+    /// Builds the path, and starts relays to `services`; gateways when they are first needed. All that the middle hosts
+    /// send is under the congestion control that `settings` has for them, which they must have.
+    pub(crate) fn up(settings: &Sc09, services: &[Service]) -> anyhow::Result<Self> {
+        let gateway_cc = settings.gateway_cc.as_deref();
+        let gateway_cc = gateway_cc.ok_or_else(|| anyhow!("the gateways' congestion control is not set"))?;
+        let mut bed = Self::joined(settings, Wan::plain(gateway_cc))?;
+        bed.start_relays(services)?;
+        Ok(bed)
+    }
+
+    /// The path with gateways joined by `wan`, and without other relays. Their hosts keep the windows of idle connections, as
+    /// gateways advise where a control of TCP needs that.
+    pub(crate) fn joined(settings: &Sc09, wan: Wan) -> anyhow::Result<Self> {
+        let bed = Self { wan, ..Self::bare(settings)? };
+        for host in GATEWAYS {
+            let mut command = bed.command(host, "sh")?;
+            command.args(["-c", "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle"]);
+            process::run("a setting of the gateways' hosts", command, SETTING)?;
+        }
+        Ok(bed)
+    }
+
+    /// The path without anything in the middle hosts: for rows that go direct.
+    pub(crate) fn bare(settings: &Sc09) -> anyhow::Result<Self> {
+        let testbed = Testbed::up(&settings.scenario())?;
+        let lan_cc = settings.gateway_cc.clone().unwrap_or_else(|| LAN_CC.to_owned());
+        let wan = Wan::plain(&lan_cc);
+        Ok(Self {
+            agents: BTreeMap::new(),
+            gateways: None,
+            relays: Vec::new(),
+            servers: Vec::new(),
+            wan,
+            lan_cc,
+            testbed,
+        })
+    }
+
+    /// A command that will run in `host`.
+    pub(crate) fn command(&self, host: &str, program: &str) -> anyhow::Result<Command> {
+        Ok(self.testbed.exec(host, program)?)
+    }
+
+    /// A command that will run one of our own peer programs in `host`.
+    pub(crate) fn peer(&self, host: &str, arguments: &[&str]) -> anyhow::Result<Command> {
+        let mut command = self.testbed.exec(host, gateway::program())?;
+        command.args(["bench", "peer"]).args(arguments);
+        Ok(command)
+    }
+
+    /// Starts a peer program at `dst` as a server of this bed, and waits until it listens.
+    pub(crate) fn serve_peer(&mut self, program: &str, service: Service) -> anyhow::Result<()> {
+        let command = self.peer("dst", &[program, &format!("0.0.0.0:{}", service.port())])?;
+        self.servers.push(Background::start(&format!("the {program}"), command)?.listening(service.port())?);
+        Ok(())
+    }
+
+    /// The IPv4 address of `host`.
+    pub(crate) fn address(&self, host: &str) -> anyhow::Result<IpAddr> {
+        let addresses = self.testbed.addresses(host)?;
+        addresses.iter().copied().find(IpAddr::is_ipv4).ok_or_else(|| anyhow!("{host} has no IPv4 address"))
+    }
+
+    /// Where a program at `src` connects to in order to reach `service` this way.
+    pub(crate) fn entrance(&self, way: Way, service: Service) -> anyhow::Result<SocketAddr> {
+        let (host, offset) = match way {
+            Way::Direct | Way::Phoebus => ("dst", 0),
+            Way::Haproxy => ("pg1", HAPROXY_OFFSET),
+            Way::Socat => ("pg1", SOCAT_OFFSET),
+        };
+        Ok(SocketAddr::new(self.address(host)?, service.port() + offset))
+    }
+
+    /// Gives `command`, which runs at `src`, what it needs to go this way: through Phoebus, the two variables of P32, and
+    /// the first hop's congestion control.
+    pub(crate) fn lead(&mut self, command: &mut Command, way: Way, cc: Option<&str>) -> anyhow::Result<()> {
+        if way != Way::Phoebus {
+            return Ok(());
+        }
+        self.start_gateways()?;
+        // By address, as all other rows: no row looks up a name within its time.
+        command.env("LD_PRELOAD", find_library()?.file);
+        command.env("PHOEBUS_PATH", format!("{}/{DEFAULT_PORT},pg2/{DEFAULT_PORT}", self.address("pg1")?));
+        command.env("PHOEBUS_FIRST_HOP", "tcp");
+        if let Some(cc) = cc {
+            command.env("PHOEBUS_CC", cc);
+        }
+        Ok(())
+    }
+
+    /// Gives `command`, which runs at `src`, what it needs to go through Phoebus by an agent there, which carries the first
+    /// hop by `first_hop`, as `PHOEBUS_FIRST_HOP` has it. Returns the agent's process.
+    pub(crate) fn lead_by_agent(&mut self, command: &mut Command, first_hop: &'static str) -> anyhow::Result<u32> {
+        self.start_gateways()?;
+        let file = |name: &str| self.testbed.directory().join(name);
+        // By name, which is what the gateway's certificate is for.
+        let variables = [
+            ("PHOEBUS_PATH", format!("pg1/{DEFAULT_PORT},pg2/{DEFAULT_PORT}").into()),
+            ("PHOEBUS_FIRST_HOP", first_hop.into()),
+            ("PHOEBUS_AGENT_IDLE", AGENT_IDLE.into()),
+            ("PHOEBUS_CERT", file("src.pem").into_os_string()),
+            ("PHOEBUS_KEY", file("src.key").into_os_string()),
+            ("PHOEBUS_CA", file("authority.pem").into_os_string()),
+            ("XDG_RUNTIME_DIR", self.testbed.directory().as_os_str().to_owned()),
+        ];
+        command.env("LD_PRELOAD", find_library()?.file).envs(variables.clone());
+        let agent = match self.agents.entry(first_hop) {
+            Entry::Occupied(running) => running.into_mut(),
+            Entry::Vacant(place) => {
+                let mut agent = self.testbed.exec("src", gateway::program())?;
+                agent.arg("agent").envs(variables);
+                place.insert(Background::until_it_says("the agent", agent, AGENT_START)?.0)
+            }
+        };
+        Ok(agent.pid())
+    }
+
+    fn start_gateways(&mut self) -> anyhow::Result<()> {
+        if self.gateways.is_none() { self.restart_gateways() } else { Ok(()) }
+    }
+
+    /// Starts both gateways anew: without a connection that has carried anything.
+    pub(crate) fn restart_gateways(&mut self) -> anyhow::Result<()> {
+        // Agents would go on, but with connections that have carried something.
+        self.agents.clear();
+        self.gateways = None;
+        let options = self.wan.gateways(&self.lan_cc, &HOSTS)?;
+        self.gateways = Some(self.testbed.start_gateways(&options)?);
+        Ok(())
+    }
+
+    /// The gateway on `host`, once it was started.
+    pub(crate) fn gateway(&mut self, host: &str) -> Option<&mut phoebus_wan::testbed::Gateway> {
+        self.gateways.as_mut()?.get(host)
+    }
+
+    /// The processes of the gateways, once they were started.
+    pub(crate) fn gateway_pids(&mut self) -> Vec<u32> {
+        self.gateways.iter_mut().flat_map(Gateways::report).map(|gateway| gateway.pid).collect()
+    }
+
+    /// That everything in the middle still runs.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        for gateway in self.gateways.iter_mut().flat_map(Gateways::report) {
+            if let Some(how) = gateway.ended {
+                bail!("the gateway on {} ended: {how}", gateway.host);
+            }
+        }
+        self.relays.iter_mut().chain(&mut self.servers).chain(self.agents.values_mut()).try_for_each(Background::check)
+    }
+
+    fn start_relays(&mut self, services: &[Service]) -> anyhow::Result<()> {
+        let any = |port| SocketAddr::from(([0, 0, 0, 0], port));
+        for (host, next) in [("pg2", "dst"), ("pg1", "pg2")] {
+            let to = self.address(next)?;
+            // The last relay leads to the service itself, the one before to the same relay there.
+            let target = |port: u16, offset: u16| SocketAddr::new(to, if next == "dst" { port } else { port + offset });
+            let relays: Vec<_> = services
+                .iter()
+                .map(|service| (any(service.port() + HAPROXY_OFFSET), target(service.port(), HAPROXY_OFFSET)))
+                .collect();
+            let name = format!("haproxy-{host}");
+            let command = self.command(host, haproxy::PROGRAM)?;
+            self.relays.push(haproxy::start(command, &name, self.testbed.directory(), &relays, SESSIONS)?);
+            for service in services {
+                let listen = service.port() + SOCAT_OFFSET;
+                let mut socat = self.command(host, "socat")?;
+                socat.arg(format!("TCP4-LISTEN:{listen},fork,reuseaddr,backlog=128,nodelay"));
+                socat.arg(format!("TCP4:{},nodelay", target(service.port(), SOCAT_OFFSET)));
+                let server = Background::start(&format!("socat-{host}"), socat)?.listening(listen);
+                self.relays.push(server.context("the chain of socat")?);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! Which transports an experiment compares, and over which first hops: `--transport` and `--first-hop`.
+
+use super::bed::{Bed, Way};
+use super::hop::Wan;
+use crate::testbed::Security;
+use anyhow::Result;
+use std::process::Command;
+
+/// What is compared.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Transports")]
+pub(crate) struct Compared {
+    /// Compares what carries the WAN instead: bbr, cubic, reno, quic, udt, udt-native, auto.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub(super) transport: Vec<Wan>,
+    /// What carries the first hop: cubic or bbr of the program's own TCP, or quic or udt by an agent
+    /// [default: what suits the experiment].
+    #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "transport")]
+    first_hop: Vec<Hop>,
+    /// What protects the hop between the gateways; QUIC is always encrypted.
+    #[arg(long, value_name = "NAME", requires = "transport", default_value = "encrypt")]
+    security: Security,
+}
+
+impl Compared {
+    /// Whether anything is.
+    pub(super) fn any(&self) -> bool {
+        !self.transport.is_empty()
+    }
+
+    /// What joins the gateways.
+    pub(super) fn wans(&self) -> Vec<Wan> {
+        self.transport.iter().map(|wan| wan.clone().secured(self.security)).collect()
+    }
+
+    /// First hops; these, if none were asked for.
+    pub(super) fn hops(&self, usual: &[Hop]) -> Vec<Hop> {
+        if self.first_hop.is_empty() { usual.to_vec() } else { self.first_hop.clone() }
+    }
+
+    /// Nothing is compared.
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Self { transport: Vec::new(), first_hop: Vec::new(), security: Security::Encrypt }
+    }
+}
+
+/// What carries sessions from `src` to the first gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Hop {
+    /// The program's own TCP connection under cubic, as on most hosts.
+    Cubic,
+    /// The same under bbr, where the host permits it to the shim.
+    Bbr,
+    /// QUIC, by an agent at `src`.
+    Quic,
+    /// UDT with TLS, by an agent at `src`.
+    Udt,
+}
+
+impl Hop {
+    /// The part of a row's identifier that names it: nothing for what a host has that was not changed.
+    pub(super) fn prefix(self) -> &'static str {
+        match self {
+            Self::Cubic => "",
+            Self::Bbr => "hop-bbr+",
+            Self::Quic => "hop-quic+",
+            Self::Udt => "hop-udt+",
+        }
+    }
+
+    /// Gives `command`, which runs at `src`, what it needs to go by this hop. Returns the agent's process, if there is one.
+    pub(super) fn lead(self, bed: &mut Bed, command: &mut Command) -> Result<Option<u32>> {
+        match self {
+            Self::Cubic => bed.lead(command, Way::Phoebus, Some("cubic")).map(|()| None),
+            Self::Bbr => bed.lead(command, Way::Phoebus, Some("bbr")).map(|()| None),
+            Self::Quic => bed.lead_by_agent(command, "quic").map(Some),
+            // Where the gateways of a testbed take it.
+            Self::Udt => bed.lead_by_agent(command, "udt/5007").map(Some),
+        }
+    }
+}

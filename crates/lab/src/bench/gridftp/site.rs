@@ -1,0 +1,10 @@
+//! A path with GridFTP servers.
+
+use super::super::sc09::site::Grid;
+use super::room::Room;
+
+/// A path, and what servers show there.
+pub(in crate::bench) struct Site {
+    pub(super) room: Room,
+    pub(super) grid: Grid,
+}

@@ -1,0 +1,157 @@
+//! One transfer to its end over a path: setting up and transferring timed apart (R8).
+
+use super::super::results::{Metric, Reading};
+use super::super::transfer::{Client, Receiver, SET_UP};
+use super::carried;
+use super::room::{LINK, PORT, Running, Server};
+use super::site::Site;
+use anyhow::{Context, bail};
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// From the first byte of data that arrived to the end of the client.
+pub(super) const TOOK: Metric = Metric { name: "transfer", unit: "s" };
+/// The same as a rate.
+pub(super) const RATE: Metric = Metric { name: "rate", unit: "Mbit/s" };
+/// Processor time of the client.
+pub(super) const CLIENT: Metric = Metric { name: "client cpu", unit: "s/GB" };
+
+/// How often is looked whether data have come, or a program has ended.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What is transferred, in MODE E.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Transfer {
+    /// Towards the server.
+    pub(super) is_put: bool,
+    /// To a file, and from one, and not from /dev/zero to /dev/null.
+    pub(super) disk: bool,
+    pub(super) bytes: u64,
+    pub(super) streams: u32,
+    /// With a login by certificate, which also proves who is at the data connections; or else as anybody.
+    pub(super) by_certificate: bool,
+    /// What sockets have, if the kernel is not to choose; of GCT alone.
+    pub(super) buffer: Option<u64>,
+}
+
+impl Transfer {
+    /// Carries it out once, with a client and a server of the same kind.
+    pub(super) fn run(&self, site: &Site, kind: Server, limit: Duration) -> anyhow::Result<Vec<Reading>> {
+        let room = &site.room;
+        let server = match self.by_certificate {
+            true => Running::new(carried::server(room, &site.grid, kind == Server::Gct, None, 0)?, kind),
+            false => room.server(kind)?,
+        };
+        let (source, target) = match self.disk {
+            true => (room.file("source")?.display().to_string(), room.file("target")?.display().to_string()),
+            false => ("/dev/zero".to_owned(), "/dev/null".to_owned()),
+        };
+        if self.disk {
+            let _ = fs::remove_file(&target);
+        }
+        let near = |path| format!("file://{path}");
+        let far = |path: &str| match self.by_certificate {
+            true => format!("gsiftp://{}:{PORT}{path}", room.server_of(0).0),
+            false => room.url(kind, path),
+        };
+        let ends = if self.is_put { [near(&source), far(&target)] } else { [far(&source), near(&target)] };
+        let (length, streams) = (self.bytes.to_string(), self.streams.to_string());
+        let mut client = match kind {
+            Server::Ours => {
+                let mut client = room.phoebus()?;
+                client.args(["cp", "--quiet", "--verify", "none", "--attempts", "1", "--streams", &streams]);
+                if !self.disk {
+                    client.args(["--length", &length]);
+                }
+                client
+            }
+            _ => {
+                let mut client = room.command("globus-url-copy")?;
+                client.args(["-p", &streams]);
+                if !self.disk {
+                    client.args(["-len", &length]);
+                }
+                if let Some(buffer) = self.buffer {
+                    client.args(["-tcp-bs", &buffer.to_string()]);
+                }
+                client
+            }
+        };
+        client.args(ends);
+        if self.by_certificate {
+            site.grid.as_user(&mut client);
+        }
+        let arriving = |of| Receiver::Interface { of, device: LINK, name: None };
+        let began = Instant::now();
+        let mut client = Client::start(client, &room.file("client.log")?)?;
+        let receiver = arriving(if self.is_put { server.process.pid() } else { client.pid() });
+        let before = receiver.written();
+        let mut first = None;
+        let used = loop {
+            if first.is_none() && receiver.has_data(before) {
+                first = Some(Instant::now());
+            }
+            match spent(client.pid())? {
+                (used, true) => break used,
+                _ if began.elapsed() > limit => bail!("the client did not end within {} s", limit.as_secs()),
+                _ => std::thread::sleep(LOOK),
+            }
+        };
+        let end = Instant::now();
+        client.has_succeeded()?;
+        let first = first.context("no data was seen")?;
+        let took = end.duration_since(first).as_secs_f64();
+        server.receiver().end();
+        Ok(vec![
+            (RATE, self.bytes as f64 * 8e-6 / took),
+            (TOOK, took),
+            (SET_UP, first.duration_since(began).as_secs_f64()),
+            (CLIENT, used / (self.bytes as f64 / 1e9)),
+        ])
+    }
+}
+
+/// The processor time of a process and of its children that have ended, in seconds, and whether it has ended itself.
+pub(super) fn spent(pid: u32) -> anyhow::Result<(f64, bool)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process has ended")?;
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let ticks: u64 = fields.iter().skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+    Ok((ticks as f64 / rustix::param::clock_ticks_per_second() as f64, fields.first() == Some(&"Z")))
+}
+
+/// Writes so many bytes that nobody could compress or leave out.
+pub(super) fn fill(path: &Path, bytes: u64) -> anyhow::Result<()> {
+    let mut block = Vec::new();
+    fs::File::open("/dev/urandom")?.take(1_000_000).read_to_end(&mut block)?;
+    let mut file = fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut left = bytes;
+    while left > 0 {
+        block[..8].copy_from_slice(&left.to_le_bytes());
+        // No longer than the block.
+        let len = left.min(block.len() as u64);
+        file.write_all(&block[..len as usize])?;
+        left -= len;
+    }
+    Ok(file.sync_all()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_spent_is_its_own_and_its_children_s() {
+        let (used, ended) = spent(std::process::id()).unwrap();
+        assert!(used >= 0.0 && !ended);
+    }
+
+    #[test]
+    fn a_file_is_as_long_as_asked_for() {
+        let room = tempfile::tempdir().unwrap();
+        fill(&room.path().join("x"), 2_500_001).unwrap();
+        assert_eq!(fs::metadata(room.path().join("x")).unwrap().len(), 2_500_001);
+    }
+}

@@ -1,0 +1,101 @@
+//! What carries the hops of a path, compared (S1, S12, S31): `phoebus bench throughput`, `short` and `latency` with `--transport`.
+//!
+//! - `rows` says what is compared: every first hop with every transport between the gateways, and direct connections.
+//! - [`Sites`] holds a path for each transport, with gateways that run on from test to test.
+//! - `throughput`, `short`, `latency` are the experiments; `report` makes tables and drawings of the first. `cpu` is
+//!   `phoebus bench cpu`.
+
+mod cpu;
+mod latency;
+mod point;
+mod report;
+mod rows;
+mod short;
+mod throughput;
+
+use super::bed::Bed;
+use super::flows::Sink;
+use super::hop::Wan;
+use anyhow::bail;
+pub(super) use cpu::{Cpu, CpuArgs};
+pub(super) use latency::Latencies;
+use phoebus_proto::units::Span;
+use phoebus_wan::model::Loss;
+use phoebus_wan::testbed::Sc09;
+pub(super) use short::ShortTransfers;
+use std::collections::BTreeMap;
+pub(super) use throughput::Transports;
+
+/// Paths under the same circumstances, each made when a row first needs it.
+pub(crate) struct Sites {
+    settings: Sc09,
+    sites: BTreeMap<String, Site>,
+}
+
+/// A path, and what receives at its end.
+struct Site {
+    /// By their carriers. Ended before the hosts that they run in.
+    sinks: BTreeMap<&'static str, Sink>,
+    bed: Bed,
+}
+
+/// Which path a row needs.
+#[derive(Debug, Clone, PartialEq)]
+enum Path {
+    /// The three links without the WAN's delay and without loss.
+    Clean,
+    /// Without gateways.
+    Direct,
+    /// With gateways, joined by this.
+    Joined(Wan),
+}
+
+impl Sites {
+    /// No path yet, under these circumstances.
+    fn new(settings: Sc09) -> Self {
+        Self { settings, sites: BTreeMap::new() }
+    }
+
+    /// The path, made with `prepare` if it is new.
+    fn get(&mut self, path: &Path, prepare: impl FnOnce(&mut Bed) -> anyhow::Result<()>) -> anyhow::Result<&mut Site> {
+        let name = match path {
+            Path::Clean => "clean",
+            Path::Direct => "direct",
+            Path::Joined(wan) => &wan.name,
+        };
+        if !self.sites.contains_key(name) {
+            let mut bed = match path {
+                Path::Clean => {
+                    let clean = Sc09 { wan_rtt: Span::default(), lan_loss: Loss::none(), ..self.settings.clone() };
+                    Bed::bare(&clean)?
+                }
+                Path::Direct => Bed::bare(&self.settings)?,
+                Path::Joined(wan) => Bed::joined(&self.settings, wan.clone())?,
+            };
+            prepare(&mut bed)?;
+            self.sites.insert(name.to_owned(), Site { sinks: BTreeMap::new(), bed });
+        }
+        match self.sites.get_mut(name) {
+            Some(site) => Ok(site),
+            None => bail!("there is no path {name}"),
+        }
+    }
+
+    /// Any path that stands.
+    fn any(&self) -> Option<&Bed> {
+        self.sites.values().next().map(|site| &site.bed)
+    }
+}
+
+impl Site {
+    /// What receives flows of `carrier` at `dst`.
+    fn sink(&mut self, carrier: &'static str) -> anyhow::Result<&mut Sink> {
+        if !self.sinks.contains_key(carrier) {
+            self.sinks.insert(carrier, Sink::start(&self.bed.testbed, "dst", self.bed.address("dst")?, &[carrier])?);
+        }
+        match self.sinks.get_mut(carrier) {
+            Some(sink) => sink.check().map(|()| sink),
+            None => bail!("there is no sink of {carrier}"),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The circumstances of a measurement of throughput.
+
+use crate::bench::engine::Label;
+use crate::bench::wan::percent;
+use phoebus_proto::units::{Probability, Span};
+use phoebus_wan::model::Rate;
+
+/// One set of circumstances.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Point {
+    pub(super) rate: Rate,
+    pub(super) loss: Probability,
+    pub(super) rtt: Span,
+}
+
+impl Point {
+    /// Its label.
+    pub(super) fn label(&self) -> Label {
+        let (loss, rate) = (percent(self.loss), self.rate);
+        Label::new(format!("{} {loss} {rate}", self.rtt), format!("{}, loss {loss}, {rate}", self.rtt))
+    }
+
+    /// From the identifier of a label.
+    pub(super) fn read(id: &str) -> Option<Self> {
+        let mut words = id.split(' ');
+        let mut next = || words.next();
+        Some(Self { rtt: next()?.parse().ok()?, loss: next()?.parse().ok()?, rate: next()?.parse().ok()? })
+    }
+
+    /// By which rates are put in order.
+    pub(super) fn rate_key(&self) -> u64 {
+        match self.rate {
+            Rate::Unlimited => u64::MAX,
+            Rate::Limited(bits) => bits.get(),
+        }
+    }
+}
