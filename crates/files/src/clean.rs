@@ -7,7 +7,7 @@
 use crate::draft::{draft_beside, is_draft, moved_from};
 use crate::error::{Error, Sort};
 use crate::key::Key;
-use crate::own::{Own, OwnDirs};
+use crate::own::{Own, OwnDirs, names_of_dir};
 use crate::store::{Kind, Meta, Store, Time};
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ impl Cleaning {
     /// links are not followed.
     pub async fn run(self, store: &dyn Store, top: &Key, told: &mut (dyn FnMut(Result<Found<'_>, Error>) + Send)) {
         // With how many names each has, where that is told.
-        let mut dirs = vec![(top.clone(), None)];
+        let mut dirs = vec![(top.clone(), names_of_dir(store, top).await.ok().flatten())];
         while let Some((dir, names)) = dirs.pop() {
             let mut drafts = BTreeMap::new();
             match drafts_in(store, &dir, &mut drafts).await {

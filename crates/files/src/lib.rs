@@ -50,7 +50,7 @@ pub use draft::{
     part_of, random_tag,
 };
 pub use error::{Error, Sort};
-pub use own::{Own, OwnDirs};
+pub use own::{DirsOf, Own, OwnDirs, is_own_dir, names_of_dir, remove_unseen};
 pub use phoebus_proto::range;
 pub use retry::Retry;
 pub use transfer::{Check, Done, How, Progress, Side, Stop, Throttle, Verify, carry, drain, fill, pour, transfer};

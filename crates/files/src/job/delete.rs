@@ -14,6 +14,7 @@ use super::{AHEAD, Event, Run, contents, listed};
 use crate::draft::{is_engines, is_ours};
 use crate::error::{Error, Sort};
 use crate::key::{Key, KeyError};
+use crate::own::{DirsOf, Own, names_of_dir, remove_unseen};
 use crate::spawned::Spawned;
 use crate::store::{Kind, Meta, Store, Time};
 use std::collections::{HashMap, HashSet};
@@ -85,10 +86,18 @@ impl Run<'_> {
         }
         let (mut all, mut left) = (Vec::new(), most);
         for (from, to) in std::mem::take(&mut self.trees) {
-            let found = self.find_doomed(&from, &to, left).await;
+            let mut unseen = Vec::new();
+            let found = self.find_doomed(&from, &to, left, &mut unseen).await;
             match found {
                 Ok(things) => {
                     left -= things.len().min(left);
+                    for key in unseen {
+                        let reason =
+                            "it may be a symbolic link, which the server does not tell: nothing in it was deleted";
+                        let name = self.named(&to.beneath(&key).unwrap_or_else(|_| key.clone()));
+                        let error = Error::Store { name, reason: reason.to_owned(), sort: Sort::Request };
+                        self.failed(key, error);
+                    }
                     all.push(Doomed { top: to, things });
                 }
                 Err(error) => {
@@ -104,26 +113,44 @@ impl Run<'_> {
         }
     }
 
-    /// What `to` has and `from` does not: at most `most` of it, or that is the error.
-    async fn find_doomed(&self, from: &Key, to: &Key, most: usize) -> Result<Vec<(Key, Kind)>, Error> {
+    /// What `to` has and `from` does not: at most `most` of it, or that is the error. Into what may be a link nobody looks.
+    async fn find_doomed(
+        &self,
+        from: &Key,
+        to: &Key,
+        most: usize,
+        unseen: &mut Vec<Key>,
+    ) -> Result<Vec<(Key, Kind)>, Error> {
         let (source, dest) = (&self.job.source, &self.job.dest);
-        let (mut doomed, mut open) = (Vec::new(), vec![Key::ROOT]);
-        while let Some(dir) = open.pop() {
+        let names = if dest.is_far() { names_of_dir(&**dest, to).await? } else { None };
+        let (mut doomed, mut open) = (Vec::new(), vec![(Key::ROOT, names)]);
+        while let Some((dir, names)) = open.pop() {
             let there = match contents(&**dest, &self.at(to, &dir)?).await {
                 // Where nothing was done yet, nothing is there.
                 Err(Error::NotFound { .. }) if self.job.dry_run => continue,
                 there => there?,
             };
             let here = contents(&**source, &self.at(from, &dir)?).await?;
-            let (mut unknown, mut unlisted) = (Vec::new(), Vec::new());
+            let any = there.values().any(|meta| meta.kind == Kind::Dir);
+            let dirs = DirsOf::ask(&**dest, &self.at(to, &dir)?, any).await?;
+            let (mut unknown, mut unlisted, mut counted) = (Vec::new(), Vec::new(), HashMap::new());
             for (name, meta) in &there {
                 let key = dir.join(name).map_err(|error| self.wrong(&error))?;
                 let is_dir = meta.kind == Kind::Dir;
+                let kind = itself(meta.kind, &dirs, name, names);
                 match here.get(name) {
                     _ if !self.job.filter.takes(&key, is_dir) => {}
-                    Some(source) if is_dir && source.kind == Kind::Dir => open.push(key),
+                    Some(source) if is_dir && source.kind == Kind::Dir => match kind {
+                        Kind::Dir => open.push((key, dirs.names_of(name))),
+                        // The copy went behind the link, and what else is there is not the tree's.
+                        Kind::Link => {}
+                        _ => unseen.push(key),
+                    },
                     Some(_) => {}
-                    None => unknown.push((key, *meta)),
+                    None => {
+                        counted.insert(key.clone(), dirs.names_of(name));
+                        unknown.push((key, Meta { kind, ..*meta }));
+                    }
                 }
             }
             // Where nothing could go, nothing has to be asked for.
@@ -142,7 +169,8 @@ impl Run<'_> {
             for some in unknown.chunks(AHEAD) {
                 let gone = self.are_gone(from, some).await?;
                 for ((key, meta), _) in some.iter().zip(gone).filter(|(_, gone)| *gone) {
-                    self.doom(to, key.clone(), meta.kind, &mut doomed, most).await?;
+                    let names = counted.remove(key).flatten();
+                    self.doom(to, (key.clone(), meta.kind, names), &mut doomed, most).await?;
                 }
             }
         }
@@ -190,24 +218,25 @@ impl Run<'_> {
         Ok(gone)
     }
 
-    /// Adds `key`, and if it is a directory all that is in it before it; what filters leave out stays, and the directories above it.
+    /// Adds `top`, and if it is a directory, of so many names if that is told, all that is in it before it; what filters leave out stays, and the directories above it.
     async fn doom(
         &self,
         to: &Key,
-        key: Key,
-        kind: Kind,
+        top: (Key, Kind, Option<u64>),
         doomed: &mut Vec<(Key, Kind)>,
         most: usize,
     ) -> Result<(), Error> {
         // Parents come before their children in `dirs`, and after them in what is doomed.
-        let (mut dirs, mut open, mut kept) = (Vec::new(), vec![(key, kind)], Vec::<Key>::new());
-        while let Some((key, kind)) = open.pop() {
+        let (mut dirs, mut open, mut kept) = (Vec::new(), vec![top], Vec::<Key>::new());
+        while let Some((key, kind, names)) = open.pop() {
             if kind != Kind::Dir {
                 doomed.push((key, kind));
             } else {
                 let (dest, dir) = (&*self.job.dest, self.at(to, &key)?);
                 let listing = dest.list_all(&dir).await?;
-                for (name, meta) in listed(dest, &dir, listing).await? {
+                let there = listed(dest, &dir, listing).await?;
+                let dirs_of = DirsOf::ask(dest, &dir, there.values().any(|meta| meta.kind == Kind::Dir)).await?;
+                for (name, meta) in there {
                     let below = key.join(&name).map_err(|error| self.wrong(&error))?;
                     // Who writes the drafts of other engines is not known: they stay, and the directory with them.
                     if is_ours(&name) && !is_engines(&name) {
@@ -215,7 +244,10 @@ impl Run<'_> {
                         continue;
                     }
                     match self.job.filter.takes(&below, meta.kind == Kind::Dir) {
-                        true => open.push((below, meta.kind)),
+                        true => {
+                            let kind = itself(meta.kind, &dirs_of, &name, names);
+                            open.push((below, kind, dirs_of.names_of(&name)));
+                        }
                         false => kept.push(below),
                     }
                 }
@@ -246,20 +278,8 @@ impl Run<'_> {
             Some(store) => (store, Key::ROOT),
             None => (job.dest.clone(), top.clone()),
         };
-        let mut links = Vec::new();
-        if !job.dry_run && store.is_far() {
-            let wrong = |error: KeyError| (top.clone(), self.wrong(&error));
-            links = self.remove_links(&*store, &above, &doomed.things).await.map_err(wrong)?;
-        }
         let mut going = JoinSet::new();
         for (below, kind) in doomed.things {
-            if links.iter().any(|link| below.below(link).is_some()) {
-                if links.contains(&below) {
-                    let key = self.at(&top, &below).map_err(|error| (top.clone(), error))?;
-                    self.removed(Some(Ok((key, Ok(())))));
-                }
-                continue;
-            }
             // A directory goes when all that is in it has gone; and a draft and its journal ask for the same lock.
             let alone = kind == Kind::Dir || is_engines(below.name());
             while going.len() >= AHEAD || (alone && !going.is_empty()) {
@@ -280,19 +300,6 @@ impl Run<'_> {
             self.removed(Some(removed));
         }
         if job.dry_run { Ok(()) } else { store.settle().await.map_err(|error| (top, error)) }
-    }
-
-    /// Removes as files what a server has called directories, the upper ones first, and returns what that did to: links, of which some
-    /// servers tell what they lead to, and what was listed behind them stays.
-    async fn remove_links(&self, store: &dyn Store, above: &Key, things: &[(Key, Kind)]) -> Result<Vec<Key>, KeyError> {
-        let mut links = Vec::<Key>::new();
-        for (below, _) in things.iter().rev().filter(|(_, kind)| *kind == Kind::Dir) {
-            let is_behind = links.iter().any(|link| below.below(link).is_some());
-            if !is_behind && !self.job.how.stop.is_asked() && store.remove(&above.beneath(below)?).await.is_ok() {
-                links.push(below.clone());
-            }
-        }
-        Ok(links)
     }
 
     fn removed(&mut self, removed: Option<Result<Removed, JoinError>>) {
@@ -324,10 +331,23 @@ impl Run<'_> {
     }
 }
 
+/// What is listed as `kind` is itself: a directory, a symbolic link, or one of the two, which nobody tells ([`Kind::Other`]).
+fn itself(kind: Kind, dirs: &DirsOf, name: &[u8], names: Option<u64>) -> Kind {
+    match kind {
+        Kind::Dir => match dirs.is(name, names) {
+            Own::Yes => Kind::Dir,
+            Own::Link => Kind::Link,
+            Own::Unknown => Kind::Other,
+        },
+        kind => kind,
+    }
+}
+
 /// Removes what `key` was found to be; what has gone meanwhile is no failure.
 async fn remove(store: Arc<dyn Store>, key: Key, kind: Kind) -> Result<(), Error> {
     let removed = match kind {
         Kind::Dir => store.remove_dir(&key).await,
+        Kind::Other if store.is_far() => remove_unseen(&*store, &key).await,
         _ if is_engines(key.name()) => store.discard(&key, None).await,
         _ => store.remove(&key).await,
     };

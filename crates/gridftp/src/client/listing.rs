@@ -336,7 +336,11 @@ impl Remote {
                 return Err(Error::Limit { name: self.label(dir), what, limit: MOST as u64 });
             }
         }
-        for (name, count) in listing.names.take().unwrap_or_default() {
+        let names = listing.names.take().unwrap_or_default();
+        if self.makes_up_counts().await {
+            return Ok(Some(own));
+        }
+        for (name, count) in names {
             match own.dirs.get_mut(&name) {
                 Some(known) => *known = Some(count),
                 None if name == b"." => own.names = Some(count),
@@ -344,6 +348,13 @@ impl Remote {
             }
         }
         Ok(Some(own))
+    }
+
+    /// Whether the number of names that it lists says nothing: Apache FtpServer has 3 for every directory.
+    async fn makes_up_counts(&self) -> bool {
+        let ask =
+            async || self.ask(b"SYST".to_vec()).await.is_ok_and(|reply| reply.text().contains("Apache FtpServer"));
+        *self.0.made_up_counts.get_or_init(ask).await
     }
 
     /// How it lists without MLSD, as far as is known.

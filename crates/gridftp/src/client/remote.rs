@@ -74,6 +74,8 @@ pub(super) struct Inner {
     pub(super) names: Names,
     /// Whether it answers SIZE for directories, once that matters.
     pub(super) sizes_dirs: OnceCell<bool>,
+    /// Whether the numbers of names in its listings are made up, once that matters.
+    pub(super) made_up_counts: OnceCell<bool>,
     /// How it lists without MLSD, as far as is known.
     pub(super) lists: Mutex<Option<Lists>>,
     /// Directories in which drafts are.
@@ -143,6 +145,7 @@ impl Remote {
             without_times: Mutex::default(),
             names: Names::default(),
             sizes_dirs: OnceCell::new(),
+            made_up_counts: OnceCell::new(),
             lists: Mutex::default(),
             partial_dirs: PartialDirs::default(),
             unsure: Mutex::default(),

@@ -129,8 +129,9 @@ async fn run(
     }
     // Ours waits for a sign that the sender of bytes that come bare was not cut off, unless it was told how many will come. Nobody waits
     // for its answer to that.
-    let bare = mode == Mode::Stream && plan.is_plain() && !remote.is_under_tls();
-    let announced = sending.size.filter(|_| size.is_none() && bare && remote.has("XDRAFTS") && sending.kept.is_empty());
+    let is_bare = mode == Mode::Stream && plan.is_plain() && !remote.is_under_tls();
+    let announced =
+        sending.size.filter(|_| size.is_none() && is_bare && remote.has("XDRAFTS") && sending.kept.is_empty());
     let mut answers = 0;
     if let Some(size) = announced {
         session.send(format!("ALLO {size}").as_bytes()).await?;

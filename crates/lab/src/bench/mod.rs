@@ -133,6 +133,9 @@ impl Common {
 
 /// Does what `phoebus bench` was asked to do. To be called while the process has a single thread: without root, a testbed
 /// needs a user namespace.
+///
+/// # Errors
+/// What failed, with its exit code.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::Throughput(args) if args.compared.any() => {

@@ -98,6 +98,10 @@ impl Act {
     }
 }
 
+/// Does what `phoebus demo` was asked to do.
+///
+/// # Errors
+/// A program is missing, or something failed; with its exit code.
 pub fn run(args: Args) -> Result<ExitCode> {
     // Before there is a second thread.
     phoebus_wan::testbed::gain_privileges().map_err(Exit::usage)?;

@@ -19,6 +19,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 
 /// Does what `phoebus testbed` was asked to do.
+///
+/// # Errors
+/// What failed, with its exit code.
 pub fn run(args: TestbedArgs) -> Result<ExitCode> {
     let find = |name: Option<String>| Remote::find(name.as_deref());
     let done = match args.command {

@@ -5,7 +5,7 @@ use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Entry, Kind, Store};
-use phoebus_files::{Error, Sort, is_ours};
+use phoebus_files::{DirsOf, Error, Own, Sort, is_ours, is_own_dir, remove_unseen};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -59,13 +59,32 @@ impl Args {
     async fn remove(&self, store: &dyn Store, key: &Key, tally: &mut Tally) -> Result<(), Error> {
         // Removing is tried first, since a link is what it is only to that.
         let Err(error) = store.remove(key).await else { return Ok(()) };
-        let is_dir = matches!(store.stat(key).await, Ok(meta) if meta.kind == Kind::Dir);
+        // What failed for now says nothing of what it is.
+        let is_dir =
+            error.sort() != Sort::Passing && matches!(store.stat_link(key).await, Ok(meta) if meta.kind == Kind::Dir);
         match is_dir && self.recursive {
-            true => remove_tree(store, key, HELD, tally).await,
+            true => match is_own_dir(store, key).await? {
+                (Own::Yes, names) => remove_dir(store, key, names, tally).await,
+                (Own::Link, _) => Err(error),
+                (Own::Unknown, _) => remove_unseen(store, key).await,
+            },
             false if is_dir => Err(Error::Kind { name: shown(store, key), is: "a directory", expected: "a file" }),
             false => Err(error),
         }
     }
+}
+
+/// Removes the directory `top` and all that is in it: by a descriptor of it, where the store has such, so that nobody who exchanges what is in
+/// it for a link meanwhile leads elsewhere.
+async fn remove_dir(store: &dyn Store, top: &Key, names: Option<u64>, tally: &mut Tally) -> Result<(), Error> {
+    match store.confined(top).await? {
+        None => remove_tree(store, Level::of(top.clone(), names), HELD, tally).await?,
+        Some(tree) => {
+            remove_tree(&*tree, Level::of(Key::ROOT, None), HELD, tally).await?;
+            tree.settle().await?;
+        }
+    }
+    store.remove_dir(top).await
 }
 
 /// As many entries of a directory are held at a time: some ten megabytes of them. Those that follow are read once these are gone.
@@ -74,6 +93,10 @@ const HELD: usize = 100_000;
 /// A directory that is being emptied.
 struct Level {
     dir: Key,
+    /// How many names it has, if that is told.
+    names: Option<u64>,
+    /// What the directories in it are.
+    dirs: DirsOf,
     entries: vec::IntoIter<Entry>,
     /// Whether there may be others.
     more: bool,
@@ -82,8 +105,9 @@ struct Level {
 }
 
 impl Level {
-    fn of(dir: Key) -> Self {
-        Self { dir, entries: Vec::new().into_iter(), more: true, stays: HashSet::new() }
+    fn of(dir: Key, names: Option<u64>) -> Self {
+        let (dirs, entries) = (DirsOf::Themselves, Vec::new().into_iter());
+        Self { dir, names, dirs, entries, more: true, stays: HashSet::new() }
     }
 
     /// Reads entries that nobody has tried to remove, `held` at the most. It begins anew each time: a listing that waits for what is
@@ -103,26 +127,32 @@ impl Level {
                 self.more = found.len() >= held;
             }
         }
+        let any = found.iter().any(|entry| entry.meta.kind == Kind::Dir);
+        self.dirs = DirsOf::ask(store, &self.dir, any).await?;
         found.sort_by(|one, other| one.name.cmp(&other.name));
         self.entries = found.into_iter();
         Ok(())
     }
 }
 
-/// Removes `top` and all that is in it. Goes on past what fails; the directories above it then fail, too, since they are not empty.
-async fn remove_tree(store: &dyn Store, top: &Key, held: usize, tally: &mut Tally) -> Result<(), Error> {
-    let mut open = vec![Level::of(top.clone())];
+/// Removes all that is in the directory `top`. Goes on past what fails; the directories above it then fail, too, since they are not empty.
+async fn remove_tree(store: &dyn Store, top: Level, held: usize, tally: &mut Tally) -> Result<(), Error> {
+    let mut open = vec![top];
     while let Some(level) = open.last_mut() {
         if let Some(entry) = level.entries.next() {
             let removed = match ls::join(store, &level.dir, &entry) {
                 Err(error) => Err(error),
                 Ok(key) => match entry.meta.kind {
-                    // Some servers call a link what it leads to. As a file a link can be removed, and a directory cannot.
-                    Kind::Dir if store.is_far() && store.remove(&key).await.is_ok() => Ok(()),
-                    Kind::Dir => {
-                        open.push(Level::of(key));
-                        continue;
-                    }
+                    // Some servers call a link what it leads to.
+                    Kind::Dir => match level.dirs.is(&entry.name, level.names) {
+                        Own::Yes => {
+                            let names = level.dirs.names_of(&entry.name);
+                            open.push(Level::of(key, names));
+                            continue;
+                        }
+                        Own::Link => store.remove(&key).await,
+                        Own::Unknown => remove_unseen(store, &key).await,
+                    },
                     // A transfer that ends at this moment takes its own draft away.
                     _ if is_ours(&entry.name) => match store.discard(&key, None).await {
                         Err(error) if error.sort() == Sort::NotFound => Ok(()),
@@ -146,7 +176,7 @@ async fn remove_tree(store: &dyn Store, top: &Key, held: usize, tally: &mut Tall
         let Some(Level { dir, .. }) = open.pop() else { break };
         let Some(above) = open.last_mut() else {
             tally.check(removed);
-            return store.remove_dir(top).await;
+            return Ok(());
         };
         // What could not be listed has been told of.
         if removed.is_ok() {
@@ -179,8 +209,8 @@ mod tests {
         for held in [1, 2] {
             let mut tally = Tally::default();
             let top = if held == 1 { "e" } else { "d" };
-            remove_tree(&store, &key(top), held, &mut tally).await.unwrap();
-            assert!(tally.number() == 0 && !dir.path().join(top).exists(), "{held}");
+            remove_tree(&store, Level::of(key(top), None), held, &mut tally).await.unwrap();
+            assert!(tally.number() == 0 && fs::read_dir(dir.path().join(top)).unwrap().next().is_none(), "{held}");
         }
         // What somebody writes stays, and is tried once.
         for name in ["1", "2", "3", "sub/1"] {
@@ -190,7 +220,7 @@ mod tests {
         let spec = Spec { size: Some(3), ..Spec::default() };
         let Begun::Draft(draft) = store.create(&key("f/new"), spec).await.unwrap() else { panic!("it is there") };
         let mut tally = Tally::default();
-        assert!(remove_tree(&store, &key("f"), 2, &mut tally).await.is_err());
+        remove_tree(&store, Level::of(key("f"), None), 2, &mut tally).await.unwrap();
         let left: Vec<_> =
             fs::read_dir(dir.path().join("f")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert!(

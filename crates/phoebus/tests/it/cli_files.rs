@@ -105,6 +105,25 @@ fn mkdir_names_the_link_that_it_does_not_follow() {
 }
 
 #[test]
+fn what_a_link_leads_to_stays_where_the_link_cannot_be_removed() {
+    let dir = place();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("shared/d")).unwrap();
+    fs::create_dir_all(at("keep/sub")).unwrap();
+    fs::write(at("keep/precious"), "x").unwrap();
+    symlink("../keep", at("shared/l")).unwrap();
+    // Of a disk that can only be read.
+    let script = "mount --bind shared shared && mount -o remount,bind,ro shared && exec \"$0\" rm -r shared/l shared/l/. shared/d";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-euc", script, env!("CARGO_BIN_EXE_phoebus")]).current_dir(dir.path());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("shared/l"), "{said}");
+    assert!(at("keep/precious").exists() && at("keep/sub").exists() && at("shared/d").exists(), "{said}");
+    assert!(at("shared/l").is_symlink());
+}
+
+#[test]
 fn clean_tells_of_what_a_move_has_put_aside() {
     let dir = place();
     let name = "sub/.a.0123456789abcdef.phoebus-moved";

@@ -4,7 +4,7 @@
 use crate::place::shown;
 use phoebus_files::key::Key;
 use phoebus_files::store::Store;
-use phoebus_files::{Error, Own, OwnDirs, Sort};
+use phoebus_files::{Error, Own, OwnDirs, Sort, is_own_dir};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -30,7 +30,11 @@ impl Behind {
     /// Whether the top of the tree is known to be a link.
     pub(super) async fn is_top_link(&mut self) -> bool {
         let (dir, name) = (self.top.parent(), self.top.name().to_vec());
-        matches!(self.asked_of(&dir).await, Ok(Some(own)) if own.is(&name, None) == Own::Link)
+        match self.asked_of(&dir).await {
+            Ok(Some(own)) => own.is(&name, None) == Own::Link,
+            Ok(None) => matches!(is_own_dir(&*self.source, &self.top).await, Ok((Own::Link, _))),
+            Err(_) => false,
+        }
     }
 
     /// Whether `dir`, the top or below it, is a directory of the tree itself, and not behind what may be a link.

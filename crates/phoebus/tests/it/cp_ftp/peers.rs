@@ -4,6 +4,7 @@ use super::support::ftp::{Copy, Ftp, hidden};
 use super::support::serve::{Serve, bytes, run};
 use super::support::works::works;
 use super::{EVERYTHING, Here, Tls, everything, goes_on, same, says};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -149,28 +150,85 @@ fn twisted() {
 
 #[test]
 fn what_links_at_servers_lead_to_stays() {
-    let (here, ftp, serve) = (Here::new(), Ftp::pyftpdlib(), Serve::writable());
-    fs::create_dir(here.path("source")).unwrap();
+    let here = Here::new();
+    let (pyftpdlib, serve, vsftpd) = (Ftp::pyftpdlib(), Serve::writable(), Ftp::vsftpd(Tls::None));
+    fs::create_dir_all(here.path("source/l")).unwrap();
+    fs::create_dir(here.path("empty")).unwrap();
     fs::write(here.path("source/a"), "a").unwrap();
-    for (url, root) in [(ftp.url("ftp", "tree"), ftp.path("")), (serve.url("tree"), serve.path(""))] {
-        let make = |loops: bool| {
+    fs::write(here.path("source/l/mine"), "mine").unwrap();
+    for (url, root) in [
+        (pyftpdlib.url("ftp", "tree"), pyftpdlib.path("")),
+        (serve.url("tree"), serve.path("")),
+        (vsftpd.url("ftp", "tree"), vsftpd.path("")),
+    ] {
+        let make = || {
             fs::create_dir_all(root.join("tree/deep")).unwrap();
             fs::create_dir_all(root.join("keep/sub")).unwrap();
-            fs::write(root.join("keep/precious"), "x").unwrap();
+            for name in ["keep/precious", "keep/old.log", "tree/old", "tree/deep/b"] {
+                fs::write(root.join(name), "x").unwrap();
+            }
             symlink("../keep", root.join("tree/l")).unwrap();
             symlink("../../keep", root.join("tree/deep/l")).unwrap();
-            if loops {
-                symlink("..", root.join("tree/up")).unwrap();
+            symlink("..", root.join("tree/up")).unwrap();
+            for dir in ["tree", "tree/deep", "keep", "keep/sub"] {
+                fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o777)).unwrap();
             }
         };
-        let is_kept = || root.join("keep/precious").exists() && root.join("keep/sub").exists();
-        make(true);
+        let is_kept = || ["precious", "old.log", "sub"].iter().all(|name| root.join("keep").join(name).exists());
+        let left = |dir: &str| {
+            let entries = fs::read_dir(root.join(dir)).unwrap().map(|entry| entry.unwrap().file_name());
+            entries.map(|name| name.into_string().unwrap()).collect::<BTreeSet<_>>()
+        };
+        make();
         here.does(&["rm", "-r", &url]);
         assert!(is_kept() && !root.join("tree").exists(), "{url}");
-        make(false);
+        // The link itself, named.
+        make();
+        here.does(&["rm", "-r", &format!("{url}/l")]);
+        here.fails(1, "stays where it is", &["mv", &format!("{url}/deep/l"), "moved"]);
+        assert!(is_kept() && !root.join("tree/l").is_symlink() && root.join("tree/deep/l").is_symlink(), "{url}");
+        // What filters leave out is behind the link, too.
+        symlink("../keep", root.join("tree/l")).unwrap();
+        here.does(&["cp", "-r", "--delete", "--exclude", "*.log", "empty/", &url]);
+        assert!(is_kept() && left("tree").is_empty(), "{url}: {:?}", left("tree"));
+        // What the source has goes behind the link, and nothing is taken from there.
+        fs::remove_dir(root.join("tree")).unwrap();
+        make();
         here.does(&["cp", "-r", "--delete", "source/", &url]);
-        let left: Vec<_> = fs::read_dir(root.join("tree")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert!(is_kept() && left == ["a"], "{url}: {left:?}");
+        assert!(is_kept() && root.join("keep/mine").exists(), "{url}");
+        assert_eq!(left("tree"), ["a", "l"].map(str::to_owned).into(), "{url}");
+        fs::remove_file(root.join("tree/l")).unwrap();
+    }
+}
+
+#[test]
+fn where_links_are_not_told_what_may_be_one_stays() {
+    let here = Here::new();
+    let (aioftp, twisted) = (Ftp::aioftp(), Ftp::twisted());
+    fs::create_dir_all(here.path("source/l")).unwrap();
+    for (url, root) in [(aioftp.url("ftp", "tree"), aioftp.path("")), (twisted.url("ftp", "tree"), twisted.path(""))] {
+        // Then only the count of a directory's names shows that there is a link, which some file systems do not have.
+        if fs::metadata(&root).unwrap().nlink() < 2 {
+            continue;
+        }
+        fs::create_dir_all(root.join("tree/deep")).unwrap();
+        fs::create_dir_all(root.join("keep/sub")).unwrap();
+        fs::write(root.join("keep/precious"), "x").unwrap();
+        fs::write(root.join("tree/a"), "x").unwrap();
+        symlink("../keep", root.join("tree/l")).unwrap();
+        let is_kept = || root.join("keep/precious").exists() && root.join("keep/sub").exists();
+        here.fails(1, "may be a symbolic link", &["cp", "-r", "--delete", "source/", &url]);
+        assert!(is_kept() && !root.join("tree/a").exists(), "{url}");
+        let (code, _, said) = says(&run(&mut here.command(&["rm", "-r", &url])));
+        assert!(code != 0 && said.contains("may be a symbolic link"), "{url}: {code}: {said}");
+        assert!(is_kept(), "{url}");
+        // An empty directory is none, and goes.
+        assert!(!root.join("tree/deep").exists(), "{url}");
+        fs::remove_file(root.join("tree/l")).unwrap();
+        fs::create_dir_all(root.join("tree/one/two")).unwrap();
+        fs::write(root.join("tree/one/two/three"), "x").unwrap();
+        here.does(&["rm", "-r", &url]);
+        assert!(!root.join("tree").exists(), "{url}");
     }
 }
 

@@ -345,7 +345,7 @@ struct Security(PathBuf);
 impl Security {
     fn create(dir: &FilePath) -> Self {
         fs::create_dir_all(dir.join("certs")).unwrap();
-        let script = include_str!("../../../src/bench/sc09/gsi.sh");
+        let script = include_str!("../../../../lab/src/bench/sc09/gsi.sh");
         let made = Command::new("sh").args(["-eu", "-c", script]).current_dir(dir).output().unwrap();
         assert!(made.status.success(), "no certificates: {}", said(&made));
         for key in ["server.key", "user.key"] {
