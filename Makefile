@@ -53,6 +53,7 @@ bench:
 # What a reviewer should never have to say.
 check:
 	$(CARGO) fmt --all --check
+	scripts/layers
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features
 	$(CARGO) deny --all-features check bans licenses sources
@@ -67,7 +68,7 @@ fuzz:
 clean:
 	$(CARGO) clean
 
-# What is built is installed as it is: `make && sudo make install PREFIX=/usr`. DESTDIR is for packages.
+# `make && sudo make install PREFIX=/usr`. DESTDIR is for packages.
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
@@ -80,12 +81,21 @@ INTERFACE := $(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[1-9][0-9]*)\..*/\1
 FILL = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@BINDIR@|$(BINDIR)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
 	-e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|'
 
+# $(call stripped,FILE,MODE,PLACE): installs FILE as PLACE, and what debuggers and backtraces need of it in .debug beside it.
+define stripped
+	install -D -m $(2) $(1) $(DESTDIR)$(3)
+	install -d $(DESTDIR)$(dir $(3)).debug
+	objcopy --only-keep-debug $(1) $(DESTDIR)$(dir $(3)).debug/$(notdir $(3)).debug
+	chmod 644 $(DESTDIR)$(dir $(3)).debug/$(notdir $(3)).debug
+	objcopy --strip-unneeded --add-gnu-debuglink=$(DESTDIR)$(dir $(3)).debug/$(notdir $(3)).debug $(DESTDIR)$(3)
+endef
+
 install:
-	install -D $(PHOEBUS) $(DESTDIR)$(BINDIR)/phoebus
-	install -D -m 644 $(BUILT)/libphoebus.so $(DESTDIR)$(LIBDIR)/libphoebus.so.$(VERSION)
+	$(call stripped,$(PHOEBUS),755,$(BINDIR)/phoebus)
+	$(call stripped,$(BUILT)/libphoebus.so,644,$(LIBDIR)/libphoebus.so.$(VERSION))
 	ln -sf libphoebus.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libphoebus.so.$(INTERFACE)
 	ln -sf libphoebus.so.$(INTERFACE) $(DESTDIR)$(LIBDIR)/libphoebus.so
-	install -D -m 644 $(BUILT)/libphoebus_preload.so $(DESTDIR)$(LIBDIR)/phoebus/libphoebus_preload.so
+	$(call stripped,$(BUILT)/libphoebus_preload.so,644,$(LIBDIR)/phoebus/libphoebus_preload.so)
 	install -d $(DESTDIR)$(INCLUDEDIR)
 	install -m 644 crates/capi/include/*.h $(DESTDIR)$(INCLUDEDIR)
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UNITDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man3

@@ -7,7 +7,8 @@
 use crate::draft::{draft_beside, is_draft, moved_from};
 use crate::error::{Error, Sort};
 use crate::key::Key;
-use crate::own::{Own, OwnDirs, names_of_dir};
+use crate::links::names_of_dir;
+use crate::own::{Own, OwnDirs};
 use crate::store::{Kind, Meta, Store, Time};
 use std::collections::BTreeMap;
 

@@ -32,6 +32,7 @@ mod identity;
 pub mod job;
 pub mod journal;
 pub mod key;
+mod links;
 pub mod local;
 mod meta;
 mod own;
@@ -50,7 +51,8 @@ pub use draft::{
     part_of, random_tag,
 };
 pub use error::{Error, Sort};
-pub use own::{DirsOf, Own, OwnDirs, is_own_dir, names_of_dir, remove_unseen};
+pub use links::{DirsOf, is_own_dir, names_of_dir, remove_unseen};
+pub use own::{Own, OwnDirs};
 pub use phoebus_proto::range;
 pub use retry::Retry;
 pub use transfer::{Check, Done, How, Progress, Side, Stop, Throttle, Verify, carry, drain, fill, pour, transfer};

@@ -1,8 +1,5 @@
 //! Directories, and symbolic links that a store calls directories: who removes or takes away what is in a tree must not go behind those.
 
-use crate::error::{Error, Sort};
-use crate::key::Key;
-use crate::store::{Kind, Store};
 use std::collections::{HashMap, HashSet};
 
 /// What a directory has in it where links are told from what they lead to, which listings of some servers do not do.
@@ -14,6 +11,8 @@ pub struct OwnDirs {
     pub links: HashSet<Vec<u8>>,
     /// How many names the directory has that all of this is in, if that is told.
     pub names: Option<u64>,
+    /// How many the directory above it has, if that is told beside.
+    pub above: Option<u64>,
 }
 
 /// Whether a directory is one itself.
@@ -30,135 +29,38 @@ pub enum Own {
 impl OwnDirs {
     /// What the directory `name` is. `names` is how many names the directory has that it is in, as that above it tells.
     pub fn is(&self, name: &[u8], names: Option<u64>) -> Own {
-        if self.links.contains(name) {
+        // Lists of lines lose the blanks at the ends of names: then both of two such names are what one of them is.
+        let trimmed = name.trim_ascii();
+        if self.links.contains(name) || self.links.contains(trimmed) {
             return Own::Link;
         }
-        if !self.dirs.contains_key(name) {
+        if !self.dirs.contains_key(name) && !self.dirs.contains_key(trimmed) {
             return Own::Unknown;
         }
-        // On most file systems a directory has a name in the one above, one in itself, and one in each directory in it. Where there are
-        // more that are called so, some are links, which are shown as what they lead to. Other file systems say one, or count files, too.
-        let most = self.names.or(names).and_then(|names| names.checked_sub(2));
-        match most.is_some_and(|most| self.dirs.len() as u64 > most) {
+        match self.most(names).is_some_and(|most| self.dirs.len() as u64 > most) {
             true => Own::Unknown,
             false => Own::Yes,
         }
+    }
+
+    /// How many directories there can be in the directory, if that is told: on most file systems a directory has a name in the one above, one
+    /// in itself, and one in each directory in it. Where there are more that are called so, some are links, which are shown as what they
+    /// lead to. Other file systems say one, or count files, too.
+    fn most(&self, names: Option<u64>) -> Option<u64> {
+        let names = self.names.or(names)?;
+        if let Some(above) = self.above {
+            // Whatever has a directory in it has three names. What is not so, or the same of all, is made up, as mounts of SMB have it.
+            if above < 3 || (above == names && self.dirs.values().all(|count| *count == Some(names))) {
+                return None;
+            }
+        }
+        names.checked_sub(2)
     }
 
     /// How many names the directory `name` in it has, if that is told.
     pub fn names_of(&self, name: &[u8]) -> Option<u64> {
         self.dirs.get(name).copied().flatten()
     }
-}
-
-/// What is known of the directories in a directory, for those who remove what is in them.
-#[derive(Debug)]
-pub enum DirsOf {
-    /// Each is one itself: listings of this store call no symbolic link a directory.
-    Themselves,
-    /// The server tells which are.
-    Told(OwnDirs),
-    /// It could not be asked.
-    Untold,
-}
-
-impl DirsOf {
-    /// Asks about the directories in `dir`, if there are `any`.
-    ///
-    /// # Errors
-    /// Those that may pass.
-    pub async fn ask(store: &dyn Store, dir: &Key, any: bool) -> Result<Self, Error> {
-        if !any || !store.is_far() {
-            return Ok(Self::Themselves);
-        }
-        match store.own_dirs(dir).await {
-            Ok(None) => Ok(Self::Themselves),
-            Ok(Some(own)) => Ok(Self::Told(own)),
-            Err(error) if error.sort() == Sort::Passing => Err(error),
-            Err(_) => Ok(Self::Untold),
-        }
-    }
-
-    /// What `name` is, which is listed as a directory. `names` is as for [`OwnDirs::is`].
-    pub fn is(&self, name: &[u8], names: Option<u64>) -> Own {
-        match self {
-            Self::Themselves => Own::Yes,
-            Self::Told(own) => own.is(name, names),
-            Self::Untold => Own::Unknown,
-        }
-    }
-
-    /// How many names the directory `name` has, if that is told.
-    pub fn names_of(&self, name: &[u8]) -> Option<u64> {
-        match self {
-            Self::Told(own) => own.names_of(name),
-            _ => None,
-        }
-    }
-}
-
-/// Whether `key`, which the store calls a directory when it is asked about it alone, is one itself; and how many names it has, if that
-/// is told.
-///
-/// # Errors
-/// The directory that it is in cannot be listed for now.
-pub async fn is_own_dir(store: &dyn Store, key: &Key) -> Result<(Own, Option<u64>), Error> {
-    if key.is_root() {
-        return Ok((Own::Yes, None));
-    }
-    if !store.is_far() {
-        let is_link = store.stat_link(key).await?.kind == Kind::Link;
-        return Ok((if is_link { Own::Link } else { Own::Yes }, None));
-    }
-    let dir = key.parent();
-    match DirsOf::ask(store, &dir, true).await? {
-        DirsOf::Themselves => {}
-        told => return Ok((told.is(key.name(), None), told.names_of(key.name()))),
-    }
-    // It tells links in listings, and of one that is named what it leads to.
-    let mut listing = match store.list_all(&dir).await {
-        Err(error) if error.sort() != Sort::Passing => return Ok((Own::Unknown, None)),
-        listing => listing?,
-    };
-    loop {
-        let page = listing.more().await?;
-        let own = match page.iter().find(|entry| entry.name == key.name()).map(|entry| entry.meta.kind) {
-            None if !page.is_empty() => continue,
-            Some(Kind::Dir) => Own::Yes,
-            Some(Kind::Link) => Own::Link,
-            _ => Own::Unknown,
-        };
-        return Ok((own, None));
-    }
-}
-
-/// How many names the directory `key` has, where the directories in it are not known to be such themselves and that is told.
-///
-/// # Errors
-/// The directory that it is in cannot be listed for now.
-pub async fn names_of_dir(store: &dyn Store, key: &Key) -> Result<Option<u64>, Error> {
-    match key.is_root() {
-        true => Ok(None),
-        false => Ok(DirsOf::ask(store, &key.parent(), true).await?.names_of(key.name())),
-    }
-}
-
-/// Removes `key`, which may be a symbolic link or a directory, without a look into it: a directory goes if it is empty.
-///
-/// # Errors
-/// It stays.
-pub async fn remove_unseen(store: &dyn Store, key: &Key) -> Result<(), Error> {
-    match store.remove(key).await {
-        Err(error) if matches!(error.sort(), Sort::Passing | Sort::NotFound) => return Err(error),
-        Err(_) => {}
-        // Some say so of whatever they are asked to remove.
-        Ok(()) if store.is_absent(key).await? => return Ok(()),
-        Ok(()) => {}
-    }
-    store.remove_dir(key).await.map_err(|error| {
-        let why = "it may be a symbolic link, which the server does not tell: it stays, with what is in it";
-        Error::Store { name: format!("{}/{key}", store.name()), reason: format!("{why} ({error})"), sort: error.sort() }
-    })
 }
 
 #[cfg(test)]
@@ -171,6 +73,7 @@ mod tests {
             dirs: dirs.iter().map(|name| (name.as_bytes().to_vec(), Some(3))).collect(),
             links: [b"l".to_vec()].into(),
             names,
+            above: None,
         };
         assert_eq!(own(&["a", "b"], Some(4)).is(b"a", None), Own::Yes);
         assert_eq!(own(&["a", "b"], None).is(b"a", Some(4)), Own::Yes);
@@ -182,5 +85,23 @@ mod tests {
         assert_eq!(own(&["a"], None).is(b"a", None), Own::Yes);
         assert_eq!((own(&[], None).is(b"l", None), own(&[], None).is(b"a", None)), (Own::Link, Own::Unknown));
         assert_eq!(own(&["a"], None).names_of(b"a"), Some(3));
+        let blank = own(&["a"], None);
+        assert_eq!(
+            (blank.is(b"a ", None), blank.is(b" l\t", None), blank.is(b" ", None)),
+            (Own::Yes, Own::Link, Own::Unknown)
+        );
+        // Numbers that are made up.
+        let beside = |count, names, above| OwnDirs {
+            dirs: ["a", "b"].map(|name| (name.as_bytes().to_vec(), Some(count))).into(),
+            links: HashSet::new(),
+            names: Some(names),
+            above: Some(above),
+        };
+        for made_up in [beside(2, 2, 2), beside(3, 3, 3), beside(1, 2, 2)] {
+            assert_eq!(made_up.is(b"a", None), Own::Yes, "{made_up:?}");
+        }
+        for real in [beside(2, 3, 3), beside(3, 3, 4), beside(2, 2, 3)] {
+            assert_eq!(real.is(b"a", None), Own::Unknown, "{real:?}");
+        }
     }
 }

@@ -86,6 +86,10 @@ impl DiskFile for LinuxFile {
     }
 
     fn hold(&self) -> io::Result<bool> {
+        // Where files get another owner than who makes them, nobody could release it.
+        if self.stat()?.owner != rustix::process::geteuid().as_raw() {
+            return Ok(false);
+        }
         match rustix::fs::fchmod(&*self.0, Mode::from_raw_mode(HELD)) {
             Ok(()) => Ok(self.stat()?.is_held()),
             Err(Errno::PERM | Errno::INVAL | Errno::NOTSUP) => Ok(false),

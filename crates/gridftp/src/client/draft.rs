@@ -366,7 +366,9 @@ impl Draft for RemoteDraft {
             self.finish().await?;
             self.summed.store(true, Ordering::Relaxed);
             let size = self.given.ranges().total();
-            let sum = self.remote.checksum_with(&self.part, &self.key, self.mode_to_set(), algorithm, size).await?;
+            // What its owner may not read has no checksum.
+            let mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner).take_if(|mode| mode.is_readable());
+            let sum = self.remote.checksum_with(&self.part, &self.key, mode, algorithm, size).await?;
             *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(sum.clone());
             Ok(sum)
         })

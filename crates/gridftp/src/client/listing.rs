@@ -252,6 +252,9 @@ impl RemoteListing {
                 // Some list whole paths.
                 _ => Some(Entry { name: last(&name).to_vec(), meta: meta_of(&facts) }),
             }
+        } else if self.names.is_some() {
+            // What cannot be read is not known, and the rest is.
+            unix::parse(line).unwrap_or_default()
         } else {
             let text: String = String::from_utf8_lossy(line).chars().take(100).collect();
             unix::parse(line).map_err(|()| {
@@ -310,9 +313,10 @@ impl Remote {
     }
 
     /// Which of the directories in `dir` are directories themselves, by LIST, which shows links as `ls -l` does also where MLSD and MLST tell
-    /// of what they lead to (pyftpdlib). Our own tells links by either.
+    /// of what they lead to (pyftpdlib). Our own tells links by either, and GCT by a fact.
     pub(super) async fn own_dirs_in(&self, dir: &Key) -> Result<Option<OwnDirs>, Error> {
-        if self.has("XDRAFTS") {
+        let facts = self.0.features.parameters("MLST").unwrap_or_default().to_ascii_lowercase();
+        if self.has("XDRAFTS") || facts.contains("unix.slink") {
             return Ok(None);
         }
         let form = if self.lists() == Some(Lists::Plain) { Form::Plain } else { Form::All };
@@ -344,6 +348,7 @@ impl Remote {
             match own.dirs.get_mut(&name) {
                 Some(known) => *known = Some(count),
                 None if name == b"." => own.names = Some(count),
+                None if name == b".." => own.above = Some(count),
                 None => {}
             }
         }

@@ -24,6 +24,11 @@ pub(super) struct Mode {
 }
 
 impl Mode {
+    /// Whether the owner may read what has them.
+    pub(super) fn is_readable(self) -> bool {
+        self.bits & 0o400 != 0
+    }
+
     /// That which was asked for.
     pub(super) fn asked(bits: u32) -> Self {
         Self { bits, told: true }

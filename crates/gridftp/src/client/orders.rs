@@ -219,7 +219,7 @@ impl Remote {
                     let meta = meta_of(&facts);
                     // What is known of a link may be of itself or of what it leads to.
                     if meta.kind != Kind::Link {
-                        return Ok(meta);
+                        return Ok(self.without_link(key, meta).await?);
                     }
                 }
                 500..=504 if !says_absent(&reply) => {}
@@ -236,7 +236,22 @@ impl Remote {
         if reply.is_success() { Ok(dir) } else { Err(self.absent_or(key, "CWD", reply)) }
     }
 
-    /// The same, remembered for [`Self::recall`].
+    /// What is known of the file `key`, which MLST tells as `meta`. ProFTPD calls a link what it leads to, and tells of the link what there is
+    /// to tell: its mode, which is 777 of every link, and the length of its text as the size.
+    async fn without_link(&self, key: &Key, meta: Meta) -> Result<Meta, Error> {
+        if meta.kind != Kind::File || meta.mode != Some(0o777) || self.has("XDRAFTS") {
+            return Ok(meta);
+        }
+        match self.size(key).await? {
+            Some(size) if meta.size != Some(size) => {
+                let modified = if self.has("MDTM") { self.modified(key).await? } else { None };
+                Ok(Meta { size: Some(size), modified, mode: None, ..meta })
+            }
+            _ => Ok(meta),
+        }
+    }
+
+    /// [`Self::look`], remembered for [`Self::recall`].
     pub(super) async fn look_and_remember(&self, key: &Key) -> Result<Meta, Error> {
         let found = self.look(key).await;
         let meta = match &found {

@@ -173,6 +173,13 @@ async fn run(
                 Ok(_) => (sent, until) = (true, Instant::now() + patience),
                 Err(error) => {
                     let error = data(name, error);
+                    while answers > 0 {
+                        answers -= 1;
+                        let Ok(reply) = session.last(WORDS).await else { return Err(error) };
+                        if matches!(reply.code, 452 | 552) {
+                            return Err(refused(name, "make room for", "ALLO", &reply));
+                        }
+                    }
                     return Err(match session.last(WORDS).await {
                         Ok(reply) if reply.is_success() || matches!(reply.code, 425 | 426) => {
                             passing(name, format!("{}; the server says {}", bare(&error, name), words(&reply)))

@@ -31,7 +31,8 @@ fn alone() -> MutexGuard<'static, ()> {
 /// Short time-outs, so that all are reached, and room for all that are tried at once.
 fn impatient(config: &mut Config) {
     let second = Span(Duration::from_secs(1));
-    (config.limits.login, config.limits.idle) = (second, second);
+    // Passwords are hashed meanwhile, on a machine that may be busy.
+    (config.limits.login, config.limits.idle) = (Span(Duration::from_secs(3)), second);
     (config.data.patience, config.data.stall) = (second, second);
     (config.limits.failure_delay, config.limits.failure_delay_max) =
         (Span(Duration::from_millis(1)), Some(Span(Duration::from_millis(10))));

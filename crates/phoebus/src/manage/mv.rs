@@ -116,7 +116,12 @@ async fn rename(store: &dyn Store, from: &Key, to: &Key, replace: bool) -> Resul
         _ => false,
     };
     let one = file(from).await;
-    let is_case_alone = from.name().eq_ignore_ascii_case(to.name());
+    let is_dir_one = async || {
+        let dir = async |key: &Key| store.stat(&key.parent()).await.ok()?.identity;
+        from.parent() == to.parent()
+            || matches!((dir(from).await, dir(to).await), (Some(one), Some(other)) if one.is(&other))
+    };
+    let is_case_alone = from.name().eq_ignore_ascii_case(to.name()) && is_dir_one().await;
     if !replace || from == to || is_case_alone || !is_one(one).await {
         return store.rename(from, to, replace).await;
     }

@@ -66,7 +66,10 @@ impl Args {
             true => match is_own_dir(store, key).await? {
                 (Own::Yes, names) => remove_dir(store, key, names, tally).await,
                 (Own::Link, _) => Err(error),
-                (Own::Unknown, _) => remove_unseen(store, key).await,
+                (Own::Unknown, names) => match remove_unseen(store, key).await {
+                    Err(error) if is_full(&error) => remove_dir(store, key, names, tally).await,
+                    removed => removed,
+                },
             },
             false if is_dir => Err(Error::Kind { name: shown(store, key), is: "a directory", expected: "a file" }),
             false => Err(error),
@@ -85,6 +88,12 @@ async fn remove_dir(store: &dyn Store, top: &Key, names: Option<u64>, tally: &mu
         }
     }
     store.remove_dir(top).await
+}
+
+/// Whether a server says of what it should remove as a directory that it is not empty: of a symbolic link rmdir(2) says that it is no
+/// directory.
+fn is_full(error: &Error) -> bool {
+    error.to_string().to_ascii_lowercase().contains("not empty")
 }
 
 /// As many entries of a directory are held at a time: some ten megabytes of them. Those that follow are read once these are gone.
@@ -151,7 +160,13 @@ async fn remove_tree(store: &dyn Store, top: Level, held: usize, tally: &mut Tal
                             continue;
                         }
                         Own::Link => store.remove(&key).await,
-                        Own::Unknown => remove_unseen(store, &key).await,
+                        Own::Unknown => match remove_unseen(store, &key).await {
+                            Err(error) if is_full(&error) => {
+                                open.push(Level::of(key, None));
+                                continue;
+                            }
+                            removed => removed,
+                        },
                     },
                     // A transfer that ends at this moment takes its own draft away.
                     _ if is_ours(&entry.name) => match store.discard(&key, None).await {

@@ -115,6 +115,40 @@ fn of_two_links_to_one_file_the_first_goes() {
     assert_eq!(here.moves(&["tree/g", "other"]), (Some(0), String::new()));
     assert!(!here.path("tree/g").exists() && here.path("other").exists());
     assert_eq!(fs::read_dir(here.path("tree")).unwrap().count(), 1);
+    // Of the same name in two directories, as copies by links have them.
+    fs::create_dir(here.path("copy")).unwrap();
+    fs::hard_link(here.path("other"), here.path("copy/other")).unwrap();
+    assert_eq!(here.moves(&["copy/other", "other"]), (Some(0), String::new()));
+    assert!(here.path("other").exists() && fs::read_dir(here.path("copy")).unwrap().next().is_none());
+}
+
+#[test]
+fn a_link_goes_with_what_it_leads_to() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    let other = tempfile::tempdir_in("/dev/shm").unwrap();
+    for (from, to) in [
+        (here.path("links").display().to_string(), other.path().join("moved").display().to_string()),
+        (here.path("links").display().to_string(), serve.url("moved")),
+        (serve.url("moved"), here.path("back").display().to_string()),
+    ] {
+        if from.starts_with('/') {
+            fs::create_dir(here.path("links")).unwrap();
+        } else {
+            fs::remove_dir_all(serve.path("moved")).unwrap();
+            fs::create_dir(serve.path("moved")).unwrap();
+        }
+        let dir = if from.starts_with('/') { here.path("links") } else { serve.path("moved") };
+        // Names on either side of it: the link leaves after it, before it, or meanwhile.
+        for name in ["a", "z"] {
+            std::os::unix::fs::symlink("file", dir.join(name)).unwrap();
+        }
+        write(&dir.join("file"));
+        assert_eq!(here.moves(&[&from, &to]), (Some(0), String::new()), "{from} {to}");
+        assert!(!dir.exists(), "{from}");
+    }
+    for name in ["a", "file", "z"] {
+        assert!(here.path("back").join(name).metadata().unwrap().is_file(), "{name}");
+    }
 }
 
 #[test]

@@ -30,9 +30,6 @@ use std::path::{Path, PathBuf};
 /// The port of GridFTP.
 pub const PORT: u16 = 2811;
 
-/// How many characters of a line are shown that is wrong.
-const SHOWN: usize = 80;
-
 /// The largest configuration that is read: thousands of users, and no device that never ends.
 const FILE_MAX: u64 = 16 << 20;
 
@@ -104,7 +101,7 @@ pub enum ConfigError {
     #[error("{} is longer than the {FILE_MAX} bytes that are read", .0.display())]
     Long(PathBuf),
     /// It is not what is expected.
-    #[error("{}:{line}:{column}: {}, in: {text}", path.display(), one_line(source.message()))]
+    #[error("{}:{line}:{column}: {}", path.display(), one_line(source.message()))]
     Parse {
         /// The file.
         path: PathBuf,
@@ -112,9 +109,7 @@ pub enum ConfigError {
         line: usize,
         /// The character in it, from 1 on.
         column: usize,
-        /// What that line begins with.
-        text: String,
-        /// Where, and what was expected.
+        /// What was expected. The line itself may hold a password, and is not told.
         source: Box<toml::de::Error>,
     },
     /// A value makes no sense.
@@ -140,8 +135,7 @@ impl Config {
             let before = source.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
             let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-            let text = text.lines().nth(line - 1).unwrap_or_default().trim().chars().take(SHOWN).collect();
-            ConfigError::Parse { path: path.to_owned(), line, column, text, source: Box::new(source) }
+            ConfigError::Parse { path: path.to_owned(), line, column, source: Box::new(source) }
         })?;
         let beside = path.parent().unwrap_or(Path::new("."));
         let roots = config.users.iter_mut().map(|user| &mut user.root);

@@ -27,14 +27,12 @@ impl Behind {
         Self { source, top, asked: HashMap::new(), own, stays: Vec::new() }
     }
 
-    /// Whether the top of the tree is known to be a link.
+    /// Whether the top of the tree is a link, or may be one as far as the server tells.
     pub(super) async fn is_top_link(&mut self) -> bool {
-        let (dir, name) = (self.top.parent(), self.top.name().to_vec());
-        match self.asked_of(&dir).await {
-            Ok(Some(own)) => own.is(&name, None) == Own::Link,
-            Ok(None) => matches!(is_own_dir(&*self.source, &self.top).await, Ok((Own::Link, _))),
-            Err(_) => false,
-        }
+        // What was asked for tells later how many names the top has.
+        let dir = self.top.parent();
+        self.asked_of(&dir).await.is_ok()
+            && matches!(is_own_dir(&*self.source, &self.top).await, Ok((Own::Link | Own::Unknown, _)))
     }
 
     /// Whether `dir`, the top or below it, is a directory of the tree itself, and not behind what may be a link.

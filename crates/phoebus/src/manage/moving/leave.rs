@@ -117,11 +117,17 @@ impl Leaving {
     /// Removes the source of a file that is at `to`, if it is still what was copied, and another file than its copy.
     pub(super) async fn leave(&self, carried: &Carried, to: &Key) -> Result<(), Stays> {
         let Carried { from, meta, replaced } = carried;
-        let now = self.source.stat(from).await?;
+        let now = match self.source.stat(from).await {
+            // What it led to has left before it.
+            Err(error) if error.sort() == Sort::NotFound && self.leads_nowhere(from).await => {
+                return Ok(self.source.remove(from).await?);
+            }
+            now => now?,
+        };
         // Some file systems give a file another number whenever they read it in: that is a doubt, and no difference.
         let numbered = Meta { identity: now.identity, ..*meta };
         if !is_same(&now, &numbered) {
-            // Who replaces a file by a copy of it, as a move onto itself does, leaves its size and time.
+            // Something else has the size and time that the file had.
             return Err(match (now.size, now.modified) == (meta.size, meta.modified) {
                 true => {
                     let to = shown(&*self.dest, to);
@@ -132,30 +138,37 @@ impl Leaving {
         }
         // What a server has is known by its listing, which may leave out names that are there. It is tried once for each directory.
         let dirs = (from.parent(), to.parent());
-        let may_be_one = *replaced || (self.dest.is_far() && !self.apart().contains(&dirs));
-        let doubted = self.is_doubtful(meta, &now) || !is_same(&now, meta);
+        // One directory may be reached by two mounts, of which one did not show the file before the copy: then the copy has taken its place,
+        // and the file has another number.
+        let is_renumbered = !is_same(&now, meta);
+        let may_be_one = *replaced || is_renumbered || (self.dest.is_far() && !self.apart().contains(&dirs));
+        let doubted = self.is_doubtful(meta, &now) || is_renumbered;
         let aside = match moved_name(from) {
             Ok(aside) => aside,
             Err(error) if may_be_one => return Err(self.stays(from, &error.to_string()).into()),
-            // A name with no room for more: there is no time between looking and removing that could be shorter.
-            Err(_) => {
-                self.compare(carried, from, to).await?;
-                return Ok(self.source.remove(from).await?);
-            }
+            // A name with no room for more.
+            Err(_) => return self.remove_by_name(carried, &numbered, to).await,
         };
         // Nobody has such a name, so that none has to be kept: not all file systems and servers can rename so.
         if let Err(error) = self.source.rename(from, &aside, true).await {
-            if may_be_one || error.may_pass() {
+            // What may not be renamed here may not be removed either.
+            let is_refused = !self.source.is_far() && is_refusal(&error);
+            if may_be_one || is_refused || error.may_pass() {
                 return Err(error.into());
             }
             // Where nothing can be renamed it may yet be removed.
-            self.compare(carried, from, to).await?;
-            return Ok(self.source.remove(from).await?);
+            return self.remove_by_name(carried, &numbered, to).await;
         }
         let looked = async {
-            if !is_same(&self.source.stat(&aside).await?, &numbered) {
+            let put_aside = match self.source.stat(&aside).await {
+                Err(error) if error.sort() == Sort::NotFound && self.leads_nowhere(&aside).await => return Ok(()),
+                put_aside => put_aside?,
+            };
+            // Some file systems make the number of the name.
+            if !is_same(&put_aside, &Meta { identity: put_aside.identity, ..numbered }) {
                 return Err(self.changed(from));
             }
+            let doubted = doubted || !is_same(&put_aside, &numbered);
             if may_be_one && !self.are_two(meta, from, &aside, to).await? {
                 let reason = format!("{} is the same file by another name", shown(&*self.dest, to));
                 return Err(self.stays(from, &reason).into());
@@ -179,6 +192,35 @@ impl Leaving {
                     Err(Stays { error, is_copied })
                 }
             },
+        }
+    }
+
+    /// Whether `key` is a symbolic link to what is not there.
+    async fn leads_nowhere(&self, key: &Key) -> bool {
+        if !self.source.is_far() {
+            return matches!(self.source.stat_link(key).await, Ok(meta) if meta.kind == Kind::Link);
+        }
+        let Ok(mut listing) = self.source.list_all(&key.parent()).await else { return false };
+        loop {
+            match listing.more().await {
+                Ok(page) if !page.is_empty() => {
+                    if let Some(entry) = page.iter().find(|entry| entry.name == key.name()) {
+                        return entry.meta.kind == Kind::Link;
+                    }
+                }
+                _ => return false,
+            }
+        }
+    }
+
+    /// Removes a source that cannot be put aside, if it has the bytes of its copy and still looks as it did before they were compared, `as_found`:
+    /// there is no time between looking and removing that could be shorter.
+    async fn remove_by_name(&self, carried: &Carried, as_found: &Meta, to: &Key) -> Result<(), Stays> {
+        let from = &carried.from;
+        self.compare(carried, from, to).await?;
+        match is_same(&self.source.stat(from).await?, as_found) {
+            true => Ok(self.source.remove(from).await?),
+            false => Err(self.changed(from)),
         }
     }
 
@@ -259,6 +301,14 @@ fn is_same(one: &Meta, other: &Meta) -> bool {
     let numbers = |meta: &Meta| meta.identity.map(|identity| (identity.device, identity.number));
     (one.kind, one.size, one.modified, numbers(one)) == (other.kind, other.size, other.modified, numbers(other))
         && one.kind == Kind::File
+}
+
+/// Whether the system said that this may not be done here, or that it is not there.
+fn is_refusal(error: &Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    matches!(error.sort(), Sort::Denied | Sort::NotFound)
+        || source.is_some_and(|source| matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem))
 }
 
 /// The checksum that `store` tells of all of `key`.

@@ -149,6 +149,25 @@ fn twisted() {
 }
 
 #[test]
+fn links_to_files_are_followed_whatever_is_told_of_them() {
+    let here = Here::new();
+    // It tells the length of the link's text as the size.
+    for ftp in [Ftp::proftpd(Tls::None, ""), Ftp::pyftpdlib()] {
+        fs::create_dir(ftp.path("d")).unwrap();
+        fs::set_permissions(ftp.path("d"), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::write(ftp.path("d/long"), bytes(100_000)).unwrap();
+        symlink("long", ftp.path("d/link")).unwrap();
+        here.does(&["cp", &ftp.url("ftp", "d/link"), "one"]);
+        here.does(&["cp", "-r", &ftp.url("ftp", "d/"), "tree"]);
+        for name in ["one", "tree/long", "tree/link"] {
+            assert!(fs::read(here.path(name)).unwrap() == bytes(100_000), "{name}");
+        }
+        fs::remove_dir_all(here.path("tree")).unwrap();
+        fs::remove_file(here.path("one")).unwrap();
+    }
+}
+
+#[test]
 fn what_links_at_servers_lead_to_stays() {
     let here = Here::new();
     let (pyftpdlib, serve, vsftpd) = (Ftp::pyftpdlib(), Serve::writable(), Ftp::vsftpd(Tls::None));
@@ -164,13 +183,16 @@ fn what_links_at_servers_lead_to_stays() {
         let make = || {
             fs::create_dir_all(root.join("tree/deep")).unwrap();
             fs::create_dir_all(root.join("keep/sub")).unwrap();
-            for name in ["keep/precious", "keep/old.log", "tree/old", "tree/deep/b"] {
+            // Lists lose the blanks at the ends.
+            fs::create_dir_all(root.join("tree/blank /x")).unwrap();
+            fs::create_dir_all(root.join("tree/ ")).unwrap();
+            for name in ["keep/precious", "keep/old.log", "tree/old", "tree/deep/b", "tree/blank /x/f"] {
                 fs::write(root.join(name), "x").unwrap();
             }
             symlink("../keep", root.join("tree/l")).unwrap();
             symlink("../../keep", root.join("tree/deep/l")).unwrap();
             symlink("..", root.join("tree/up")).unwrap();
-            for dir in ["tree", "tree/deep", "keep", "keep/sub"] {
+            for dir in ["tree", "tree/deep", "keep", "keep/sub", "tree/blank ", "tree/blank /x", "tree/ "] {
                 fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o777)).unwrap();
             }
         };
