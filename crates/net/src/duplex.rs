@@ -34,57 +34,57 @@ pub trait Pulse: Debug + Send + Sync {
     fn abandon(&self, _before: Instant, _code: Code, _reason: &str) {}
 }
 
-/// Two byte streams, one each way: what a transport's connection can do. Whoever uses one holds a [`Stream`], whose methods of
+/// Two byte streams, one each way: what a transport's connection can do. Whoever uses one holds a [`Stream`](crate::Stream), whose methods of
 /// the same names say more. Dropped, a connection is reset, unless it was [disarmed](Duplex::disarm).
 pub trait Duplex: Debug + Send + Sync {
-    /// See [`Stream::try_read`].
+    /// See [`Stream::try_read`](crate::Stream::try_read).
     ///
     /// # Errors
     /// `WouldBlock` when nothing is there yet; otherwise the connection has failed.
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// See [`Stream::try_write`].
+    /// See [`Stream::try_write`](crate::Stream::try_write).
     ///
     /// # Errors
     /// `WouldBlock` when nothing fits; otherwise the connection has failed.
     fn try_write(&self, bytes: &[u8], more: bool) -> io::Result<usize>;
 
-    /// See [`Stream::poll_read_ready`].
+    /// See [`Stream::poll_read_ready`](crate::Stream::poll_read_ready).
     fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// See [`Stream::poll_write_ready`].
+    /// See [`Stream::poll_write_ready`](crate::Stream::poll_write_ready).
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// See [`Stream::is_quiet`].
+    /// See [`Stream::is_quiet`](crate::Stream::is_quiet).
     ///
     /// # Errors
     /// When the connection has failed.
     fn is_quiet(&self) -> io::Result<bool>;
 
-    /// See [`Stream::other_end`].
+    /// See [`Stream::other_end`](crate::Stream::other_end).
     fn other_end(&self) -> Option<OtherEnd> {
         None
     }
 
-    /// See [`Stream::failed`].
+    /// See [`Stream::failed`](crate::Stream::failed).
     fn failed(&self) -> Boxed<'_, io::Error>;
 
-    /// See [`Stream::shutdown_write`].
+    /// See [`Stream::shutdown_write`](crate::Stream::shutdown_write).
     ///
     /// # Errors
     /// When the connection has failed.
     fn shutdown_write(&self) -> io::Result<()>;
 
-    /// See [`Stream::unacknowledged`].
+    /// See [`Stream::unacknowledged`](crate::Stream::unacknowledged).
     ///
     /// # Errors
     /// How the connection failed, if it has.
     fn unacknowledged(&self) -> io::Result<usize>;
 
-    /// See [`Stream::disarm`].
+    /// See [`Stream::disarm`](crate::Stream::disarm).
     fn disarm(&self);
 
-    /// See [`Stream::unprotect`].
+    /// See [`Stream::unprotect`](crate::Stream::unprotect).
     ///
     /// # Errors
     /// When the connection has failed.
@@ -92,16 +92,16 @@ pub trait Duplex: Debug + Send + Sync {
         Ok(())
     }
 
-    /// See [`Stream::widen`].
+    /// See [`Stream::widen`](crate::Stream::widen).
     fn widen(&self) {}
 
-    /// See [`Stream::blame`].
+    /// See [`Stream::blame`](crate::Stream::blame).
     fn blame(&self, _code: Code) {}
 
-    /// See [`Stream::retire`].
+    /// See [`Stream::retire`](crate::Stream::retire).
     fn retire(&self) {}
 
-    /// See [`Stream::pulse`].
+    /// See [`Stream::pulse`](crate::Stream::pulse).
     fn pulse(&self) -> Option<Box<dyn Pulse>> {
         None
     }
@@ -112,7 +112,7 @@ pub trait Duplex: Debug + Send + Sync {
     /// `Unsupported` where the transport cannot.
     fn set(&self, change: Change) -> io::Result<()>;
 
-    /// See [`Stream::stats`].
+    /// See [`Stream::stats`](crate::Stream::stats).
     ///
     /// # Errors
     /// When the connection is gone.
@@ -151,12 +151,12 @@ pub trait Duplex: Debug + Send + Sync {
         false
     }
 
-    /// See [`Stream::has_ends`].
+    /// See [`Stream::has_ends`](crate::Stream::has_ends).
     fn has_ends(&self) -> bool {
         true
     }
 
-    /// See [`Stream::outlives`].
+    /// See [`Stream::outlives`](crate::Stream::outlives).
     fn outlives(&self) -> bool {
         true
     }

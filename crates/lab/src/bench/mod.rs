@@ -2,10 +2,10 @@
 //!
 //! Reading order:
 //!
-//! - [`engine`] runs an experiment: every row under every point, interleaved; [`results`] keeps what was measured.
-//! - [`stats`], [`table`], [`plot`], [`report`], [`conditions`]: what is made of it.
-//! - [`hop`] says what carries the hops of a path, [`flows`] moves bytes over it, [`usage`] what that takes of the processors.
-//! - [`process`] starts programs, ends them, and reads what they cost; [`peer`] holds those of our own.
+//! - `engine` runs an experiment: every row under every point, interleaved; `results` keeps what was measured.
+//! - `stats`, `table`, `plot`, `report`, `conditions`: what is made of it.
+//! - `hop` says what carries the hops of a path, `flows` moves bytes over it, `usage` what that takes of the processors.
+//! - `process` starts programs, ends them, and reads what they cost; `peer` holds those of our own.
 //!
 //! An experiment that only wants a part (`--only`, `--rtt`, `--loss`) and is told to `--resume` adds to what its directory
 //! holds, so that a long one can be done in parts.

@@ -243,6 +243,8 @@ fn sighup_reads_the_configuration_again_and_transfers_go_on() {
     );
     fs::write(serve.local().join("second"), jane).unwrap();
     fs::write(serve.local().join("unusable"), "[limits]\nper_user = \"many\"\n").unwrap();
+    fs::write(serve.local().join("secret"), "[[user]]\nname = \"jane\"\npassword = swordfish\nroot = \"root\"\n")
+        .unwrap();
     let script = r#"
 import os, shutil, signal, time
 config, log = os.path.join(dir, '../serve.toml'), os.path.join(dir, '../log')
@@ -264,6 +266,8 @@ try: login('jane', 'secret'); raise SystemExit('a second connection of one')
 except ftplib.error_perm as e: assert str(e).startswith('530'), e
 reload('unusable', 'nothing is changed')
 assert 'per_user' in open(log).read()
+reload('secret', 'nothing is changed')
+assert 'swordfish' not in open(log).read() and 'password' in open(log).read()
 g.quit(); g = login('jane', 'secret'); g.quit()
 s.sendall(b'y' * 100000); s.close(); assert f.voidresp().startswith('226')
 "#;

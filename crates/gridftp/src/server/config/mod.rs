@@ -101,7 +101,7 @@ pub enum ConfigError {
     #[error("{} is longer than the {FILE_MAX} bytes that are read", .0.display())]
     Long(PathBuf),
     /// It is not what is expected.
-    #[error("{}:{line}:{column}: {}", path.display(), one_line(source.message()))]
+    #[error("{}:{line}:{column}: {message}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
@@ -109,12 +109,26 @@ pub enum ConfigError {
         line: usize,
         /// The character in it, from 1 on.
         column: usize,
-        /// What was expected. The line itself may hold a password, and is not told.
-        source: Box<toml::de::Error>,
+        /// What was expected, and of which key. The line itself may hold a password, and is not told.
+        message: String,
     },
     /// A value makes no sense.
     #[error("{0}")]
     Value(String),
+}
+
+/// What is told of `line`, of which `message` says what is wrong: its key, and no value of a password.
+fn told(line: &str, message: &str) -> String {
+    let key = line.split_once('=').map_or("", |(key, _)| key.trim());
+    let is_key = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.\"".contains(&byte));
+    match is_key {
+        true if key.contains("password") => {
+            format!("expected a hash in quotes, as `phoebus serve --hash-password` prints it, in: {key}")
+        }
+        true => format!("{}, in: {key}", one_line(message)),
+        // What stands in the lines of a longer value.
+        false => one_line(message.split(['`', '"']).next().unwrap_or_default()),
+    }
 }
 
 impl Config {
@@ -135,7 +149,8 @@ impl Config {
             let before = source.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
             let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-            ConfigError::Parse { path: path.to_owned(), line, column, source: Box::new(source) }
+            let message = told(text.lines().nth(line - 1).unwrap_or_default(), source.message());
+            ConfigError::Parse { path: path.to_owned(), line, column, message }
         })?;
         let beside = path.parent().unwrap_or(Path::new("."));
         let roots = config.users.iter_mut().map(|user| &mut user.root);

@@ -185,11 +185,10 @@ async fn drafts_stay_in_a_directory_that_stays() {
 }
 
 #[tokio::test]
-async fn sources_go_whose_numbers_do_not_last_or_that_cannot_be_put_aside() {
+async fn sources_go_whose_numbers_do_not_last() {
     let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
     let sources = [
         Server { renumbers: true, ..Server::of(here.path()) },
-        Server { keeps: true, ..Server::of(here.path()) },
         Server { renumbers: true, dates: false, ..Server::of(here.path()) },
     ];
     for source in sources {

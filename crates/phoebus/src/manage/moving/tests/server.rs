@@ -37,8 +37,6 @@ pub(super) struct Server {
     pub(super) renumbers: bool,
     /// The next of these.
     pub(super) numbers: AtomicU64,
-    /// Whether it gives names to nothing that has one.
-    pub(super) keeps: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +65,6 @@ impl Server {
             changes: None,
             renumbers: false,
             numbers: AtomicU64::new(1),
-            keeps: false,
         }
     }
 
@@ -239,9 +236,6 @@ impl Store for Server {
         Box::pin(async move {
             if self.changes.is_some_and(|name| from.name() == name.as_bytes()) {
                 fs::write(self.inner_path(from), "changed since it was looked at").unwrap();
-            }
-            if self.keeps {
-                return Err(Error::Unsupported { name: self.name(), what: "renaming" });
             }
             self.inner.rename(from, to, replace).await
         })
