@@ -33,8 +33,7 @@ const MIB: u64 = 1 << 20;
 const SECRET: [u8; 32] = [5; 32];
 /// One thread, so that whoever is held up shows; short time-outs, so that all are reached.
 const LIMITS: &str = "[limits]\nthreads = 1\nhandshake_timeout = \"1s\"\npeer_idle_timeout = \"2s\"\n";
-/// Far less than what would come in all of that time, and more than a fast machine takes until the time-outs have run.
-const BOUNDS: Bounds = Bounds { time: PATIENCE, taken: 48 * MIB, memory: 128 * MIB, processor: true };
+const BOUNDS: Bounds = Bounds { time: PATIENCE, taken: 24 * MIB, memory: 64 * MIB, processor: true };
 
 /// Held by the test that runs.
 fn alone() -> MutexGuard<'static, ()> {
