@@ -182,13 +182,14 @@ fn commons_net() {
 fn gos_jlaffaye_ftp() {
     let serve = Serve::writable();
     let file = put_and_got(&serve);
-    // What is built once is kept.
+    // `scripts/test` has downloaded the modules; what is built once is kept.
     let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("go");
     let mut go = Command::new("go");
     go.args(["run", ".", &format!("127.0.0.1:{}", serve.port()), &file]);
     go.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/go"));
     go.env("GOCACHE", cache.join("build"))
         .env("GOPATH", cache.join("path"))
+        .env("GOPROXY", "off")
         .env("GOFLAGS", "-mod=readonly -modcacherw");
     ok(&run(&mut go));
     assert!(!serve.path("go").exists());
