@@ -56,10 +56,14 @@ async fn serve(dir: &Path, addr: SocketAddr) -> Outcome<()> {
     loop {
         let (pending, from) = listener.accept().await?;
         match pending.handshake().await {
-            Ok(stream) => match take(&stream).await {
-                Ok(bytes) => println!("{bytes} bytes from {from}"),
-                Err(error) => eprintln!("{from}: {error}"),
-            },
+            Ok(stream) => {
+                // It has proved who it is.
+                stream.widen();
+                match take(&stream).await {
+                    Ok(bytes) => println!("{bytes} bytes from {from}"),
+                    Err(error) => eprintln!("{from}: {error}"),
+                }
+            }
             Err(error) => eprintln!("{from}: {error}"),
         }
     }

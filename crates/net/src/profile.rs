@@ -23,7 +23,8 @@ pub struct Profile {
     pub receive_buffer: Buffer,
     /// Bytes that an accepted connection over UDT may have waiting to be read until its owner trusts its peer with the whole
     /// receive buffer ([`Stream::widen`](crate::Stream::widen)). 256 KiB by default: several times the longest handshake of TLS
-    /// and of a session, and little enough for a thousand strangers.
+    /// and of a session, and little enough for a thousand strangers. Over QUIC, all such streams of a connection have four times
+    /// as much, and less where one source has many connections.
     pub handshake_buffer: ByteSize,
     /// Congestion control of what this end sends.
     pub congestion_control: CongestionControl,

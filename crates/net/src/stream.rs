@@ -180,8 +180,8 @@ impl Stream {
     }
 
     /// Lets the peer of an accepted connection fill the whole receive buffer of its profile: until then it may fill
-    /// [`Profile::handshake_buffer`](crate::Profile::handshake_buffer), where the transport keeps received bytes in memory of this
-    /// process and can hold them back. Does nothing on other connections.
+    /// [`Profile::handshake_buffer`](crate::Profile::handshake_buffer) over UDT, and over QUIC what the listener grants to all such
+    /// streams of a connection, since both keep received bytes in memory of this process. Does nothing on other connections.
     pub fn widen(&self) {
         self.0.widen();
     }

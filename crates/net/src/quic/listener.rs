@@ -4,6 +4,7 @@
 //! 8.1.2), a tenth of its size, and forgotten. It costs every honest peer a round trip, once in the life of its connection.
 //! Handshakes have a time-out and are counted; only those that end with a certificate that is trusted become connections.
 
+use super::ahead::{Ahead, Sources};
 use super::drivers::Drivers;
 use super::failure::words;
 use super::gauge::Gauge;
@@ -80,6 +81,7 @@ struct Server {
     known: Arc<Known>,
     arrived: mpsc::Sender<(Arrived, SocketAddr)>,
     handshakes: Semaphore,
+    sources: Arc<Sources>,
 }
 
 /// Listens on `addr`.
@@ -127,6 +129,7 @@ pub(super) fn listen(
         known: known.clone(),
         arrived,
         handshakes: Semaphore::new(HANDSHAKES_MAX),
+        sources: Arc::default(),
     });
     on.spawn(accept_all(endpoint.clone(), server, is_over));
     let (drivers, known) = (drivers.clone(), known.clone());
@@ -176,7 +179,9 @@ impl Server {
     async fn serve(&self, incoming: Incoming, permit: SemaphorePermit<'_>, mut over: watch::Receiver<Option<Code>>) {
         let from = incoming.remote_address();
         let (gauge, proof) = (Gauge::new(), self.credentials.proof());
-        let connection = match timeout(HANDSHAKE_LIMIT, self.handshake(incoming, &gauge)).await {
+        let windows = Windows::of(&self.profile);
+        let ahead = Ahead::new(self.sources.enter(from.ip(), self.profile.handshake_buffer.0), windows.receive);
+        let connection = match timeout(HANDSHAKE_LIMIT, self.handshake(incoming, &gauge, ahead.begin())).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(reason)) => return self.refused(from, reason),
             Err(_) => return self.refused(from, "the handshake took too long".to_owned()),
@@ -188,7 +193,8 @@ impl Server {
             connection: connection.clone(),
             retired: AtomicBool::new(false),
             gauge,
-            windows: Windows::of(&self.profile),
+            ahead: Some(ahead),
+            windows,
             sending: settings::sending_of(&self.profile),
             read: AtomicU64::new(0),
             control: settings::control_name(&self.profile),
@@ -214,13 +220,14 @@ impl Server {
         refuse_streams(shared, code).await;
     }
 
-    async fn handshake(&self, incoming: Incoming, gauge: &Arc<Gauge>) -> Result<Connection, String> {
+    /// The connection, whose streams may bring `ahead` bytes before they are read.
+    async fn handshake(&self, incoming: Incoming, gauge: &Arc<Gauge>, ahead: u64) -> Result<Connection, String> {
         let crypto =
             QuicServerConfig::try_from(self.credentials.server_config(&[self.protocol])).map_err(|e| e.to_string())?;
         let mut config = self.base.clone();
         config.crypto = Arc::new(crypto);
         let payload = socket::payload(incoming.remote_address()).min(PAYLOAD_MAX);
-        config.transport = Arc::new(settings::transport(&self.profile, payload, gauge));
+        config.transport = Arc::new(settings::transport(&self.profile, payload, gauge, Some(ahead)));
         let connecting = incoming.accept_with(Arc::new(config)).map_err(|error| words(&error))?;
         connecting.await.map_err(|error| words(&error))
     }

@@ -18,6 +18,7 @@
 //! but only by a gateway that remembers the first, which one that was restarted does not. And it would gain nothing:
 //! connections to peers are kept, so that a session finds its handshake done.
 
+mod ahead;
 mod assembly;
 mod batch;
 mod bell;

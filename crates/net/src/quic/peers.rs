@@ -118,7 +118,7 @@ impl Peers {
             QuicClientConfig::try_from(self.credentials.client_config(&[self.protocol])).map_err(io::Error::other);
         let mut config = ClientConfig::new(Arc::new(crypto.map_err(failed)?));
         let payload = socket::payload(to.addr).min(PAYLOAD_MAX);
-        config.transport_config(Arc::new(settings::transport(profile, payload, &gauge)));
+        config.transport_config(Arc::new(settings::transport(profile, payload, &gauge, None)));
         let connecting = own.endpoint.connect_with(config, to.addr, &to.name).map_err(|error| match error {
             ConnectError::InvalidServerName(name) => Error::Untrusted {
                 to: to.addr.to_string(),
@@ -133,6 +133,8 @@ impl Peers {
             connection,
             retired: AtomicBool::new(false),
             gauge,
+            // The peer opens no streams.
+            ahead: None,
             windows: Windows::of(profile),
             sending: settings::sending_of(profile),
             read: AtomicU64::new(0),

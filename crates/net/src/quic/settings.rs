@@ -74,8 +74,9 @@ pub(super) fn sending_of(profile: &Profile) -> [AtomicU64; 2] {
     [sending(0, most), most].map(AtomicU64::new)
 }
 
-/// The settings of one connection. Datagrams of up to `payload` bytes are tried.
-pub(super) fn transport(profile: &Profile, payload: u16, gauge: &Arc<Gauge>) -> TransportConfig {
+/// The settings of one connection. Datagrams of up to `payload` bytes are tried. All streams together may bring `ahead` bytes more than
+/// are read, or without bound: that of a session whose reader has stopped would use up any other, and stop all.
+pub(super) fn transport(profile: &Profile, payload: u16, gauge: &Arc<Gauge>, ahead: Option<u64>) -> TransportConfig {
     let windows = Windows::of(profile);
     let idle = profile.idle_timeout.0;
     let idle_millis = VarInt::from_u32(u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
@@ -92,15 +93,19 @@ pub(super) fn transport(profile: &Profile, payload: u16, gauge: &Arc<Gauge>) -> 
         .datagram_send_buffer_size(PROBES_LEN)
         .max_idle_timeout(Some(IdleTimeout::from(idle_millis)))
         .keep_alive_interval(Some(KEEP_ALIVE.min(idle / 3)))
-        .stream_receive_window(VarInt::from_u64(windows.receive).unwrap_or(VarInt::MAX))
-        // Of the connection: none. A session whose reader has stopped would use it up, and stop all others.
-        .receive_window(VarInt::MAX)
+        .stream_receive_window(bounded(windows.receive))
+        .receive_window(ahead.map_or(VarInt::MAX, bounded))
         .send_window(sending(0, windows.send))
         .packet_threshold(REORDERED)
         .ack_frequency_config(Some(acknowledge))
         .mtu_discovery_config(Some(discovery))
         .congestion_controller_factory(Arc::new(Gauged { inner: control(profile), gauge: gauge.clone() }));
     config
+}
+
+/// As quinn takes it.
+pub(super) fn bounded(size: u64) -> VarInt {
+    VarInt::from_u64(size).unwrap_or(VarInt::MAX)
 }
 
 fn control(profile: &Profile) -> Arc<dyn ControllerFactory + Send + Sync> {

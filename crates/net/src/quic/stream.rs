@@ -5,6 +5,7 @@
 //! drops one, after resetting it unless it was disarmed. When the process dies, nothing is sent at all: the peer's
 //! connection is lost, which is an error of every stream on it.
 
+use super::ahead::Ahead;
 use super::bell::{Bell, lock};
 use super::drivers::Drivers;
 use super::failure::Failure;
@@ -38,6 +39,8 @@ pub(super) struct Shared {
     /// The name that it was made for, if it was made here. The certificate may be for others as well.
     pub(super) meant: Option<Arc<str>>,
     pub(super) identity: Identity,
+    /// What the streams that the peer has opened may bring before they are read.
+    pub(super) ahead: Option<Ahead>,
     pub(super) windows: Windows,
     /// The send window: what it is now, and at most.
     pub(super) sending: [AtomicU64; 2],
@@ -109,6 +112,8 @@ pub(super) struct QuicStream {
     writable: Arc<Bell>,
     failure: OnceLock<Failure>,
     armed: AtomicBool,
+    /// Its owner trusts the peer with its whole window.
+    wide: AtomicBool,
     /// With what code it is reset.
     blamed: OnceLock<Code>,
     /// Whether this side has ended its stream.
@@ -137,6 +142,7 @@ impl QuicStream {
             writable: Bell::new(),
             failure: OnceLock::new(),
             armed: AtomicBool::new(true),
+            wide: AtomicBool::new(false),
             blamed: OnceLock::new(),
             finished: AtomicBool::new(false),
             received: AtomicU64::new(0),
@@ -376,6 +382,14 @@ impl Duplex for QuicStream {
         let _ = self.blamed.set(code);
     }
 
+    fn widen(&self) {
+        if let Some(ahead) = &self.shared.ahead
+            && !self.wide.swap(true, Relaxed)
+        {
+            ahead.widen(&self.shared.connection);
+        }
+    }
+
     fn retire(&self) {
         self.shared.retired.store(true, Relaxed);
     }
@@ -489,6 +503,11 @@ impl Duplex for QuicStream {
 impl Drop for QuicStream {
     fn drop(&mut self) {
         self.shared.gauge.change_rate(lock(&self.allowance).rate(), None);
+        if let Some(ahead) = &self.shared.ahead
+            && self.wide.load(Relaxed)
+        {
+            ahead.narrow();
+        }
         if self.armed.load(Relaxed) {
             let blamed = self.blamed.get().copied().unwrap_or(Code::Reset);
             self.reset(self.failure.get().map_or(blamed, Failure::code));

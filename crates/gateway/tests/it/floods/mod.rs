@@ -35,6 +35,10 @@ const SECRET: [u8; 32] = [5; 32];
 const LIMITS: &str = "[limits]\nthreads = 1\nhandshake_timeout = \"1s\"\npeer_idle_timeout = \"2s\"\n";
 const BOUNDS: Bounds = Bounds { time: PATIENCE, taken: 24 * MIB, memory: 64 * MIB, processor: true };
 
+/// What one client, and all of them, may be ahead of a session that waits for its destination: what the kernel holds and what both ends,
+/// which are this process, hold in memory.
+const WAITING_MAX: u64 = 16 * MIB;
+
 /// Held by the test that runs.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -88,6 +92,13 @@ fn tcp(to: SocketAddr, first: &[u8]) -> TcpStream {
 /// What a peer sends to be in the state after its greeting.
 fn greeting(hello: Hello<'_>) -> Vec<u8> {
     [&PREFACE[..], &message(Message::Hello(hello))].concat()
+}
+
+/// What asks for a session with one who never answers.
+fn asking(deaf: &Deaf) -> Vec<u8> {
+    let to = Endpoint::from(deaf.addr);
+    let open = message(Message::Open(Open::new(Ask::to(deaf.addr).session, to.as_ref())));
+    [greeting(Hello::of("")), open].concat()
 }
 
 /// A session through `pg`, from its opening to its end.
@@ -268,10 +279,7 @@ fn udt_serves_others_whatever_is_sent() {
     in_each_state(&pg, &connect);
     // Nobody reads what is sent ahead while a session is being opened, and none of it is taken that is not read.
     let deaf = Deaf::new();
-    let to = Endpoint::from(deaf.addr);
-    let open = message(Message::Open(Open::new(SessionId([6; 16]), to.as_ref())));
-    let asked = [greeting(Hello::of("")), open].concat();
-    let floods = each("while its session is opened", messages(), || connect(&asked));
+    let floods = each("while its session is opened", messages(), || connect(&asking(&deaf)));
     flood(floods, Bounds { taken: MIB, ..BOUNDS }, || serve(&pg));
     // Datagrams of all kinds, of connections that there are not.
     let mut floods = Vec::new();
@@ -314,13 +322,18 @@ fn encryption_serves_others_whatever_is_sent() {
         let listener = format!(
             "[[listen]]\naddress = \"{at}\"\ntransport = \"{name}\"\nsecurity = \"encrypt\"\nclient_certificate = \"optional\"\n"
         );
-        pg.reload("pg1", &format!("{listener}{tls}{ALLOW_ALL}{LIMITS}"));
-        in_each_state(&pg, &|first| {
+        let limits = format!("{LIMITS}connect_timeout = \"2s\"\n");
+        pg.reload("pg1", &format!("{listener}{tls}{ALLOW_ALL}{limits}"));
+        let connect = |first: &[u8]| {
             let target = Target { addr: at, name: at.ip().to_string().into(), early: false };
             let stream = runtime.block_on(transport.connect(&target, &Profile::default(), PATIENCE)).unwrap();
             assert_eq!(stream.try_write(first, false).unwrap_or(0), first.len());
             stream
-        });
+        };
+        in_each_state(&pg, &connect);
+        let deaf = Deaf::new();
+        let floods = each("while its session is opened", messages(), || connect(&asking(&deaf)));
+        flood(floods, Bounds { taken: WAITING_MAX, memory: WAITING_MAX, ..BOUNDS }, || serve(&pg));
     }
 }
 

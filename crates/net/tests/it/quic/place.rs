@@ -88,7 +88,10 @@ impl Pair {
     }
 
     pub(crate) async fn accept(&self) -> Stream {
-        soon(accept(&*self.listener)).await.unwrap()
+        let stream = soon(accept(&*self.listener)).await.unwrap();
+        // Its owner trusts the peer.
+        stream.widen();
+        stream
     }
 
     /// Both ends of a new stream. The one that accepts sees nothing of it before the first byte, which is read here.

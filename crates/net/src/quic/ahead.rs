@@ -1,0 +1,141 @@
+//! How much the streams of an accepted connection may bring before they are read.
+//!
+//! Each stream has a window that is made for a long fast path, and a peer may open thousands of them. So a connection has little
+//! until the owner of a stream [widens](crate::Stream::widen) it: then it has the window of that stream besides. What was granted
+//! cannot be taken back (RFC 9000, section 4.1), so it keeps that of as many streams as were wide at one time.
+
+use super::bell::lock;
+use super::settings::bounded;
+use quinn::Connection;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex};
+
+/// So many handshakes' buffers has a connection without a wide stream: it may have many sessions opened at a time.
+const HANDSHAKES: u64 = 4;
+/// What the connections of one source have together, as long as each has at least [`LEAST`].
+const SOURCE: u64 = 16 << 20;
+/// Enough for a message of the handshake.
+const LEAST: u64 = 64 << 10;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    base: u64,
+    /// Of one wide stream.
+    stream: u64,
+    wide: Mutex<Wide>,
+    _source: Source,
+}
+
+#[derive(Debug, Default)]
+struct Wide {
+    now: u64,
+    most: u64,
+}
+
+impl Ahead {
+    /// For a connection of `source` whose wide streams have windows of `stream` bytes.
+    pub(super) fn new(source: Source, stream: u64) -> Self {
+        Self { base: source.share, stream, wide: Mutex::default(), _source: source }
+    }
+
+    /// What the connection begins with.
+    pub(super) fn begin(&self) -> u64 {
+        self.base
+    }
+
+    /// One more stream of `connection` is wide.
+    pub(super) fn widen(&self, connection: &Connection) {
+        let mut wide = lock(&self.wide);
+        if let Some(window) = self.widened(&mut wide) {
+            connection.set_receive_window(bounded(window));
+        }
+    }
+
+    /// Counts a wide stream; what the window of the connection has to be, if that changes.
+    fn widened(&self, wide: &mut Wide) -> Option<u64> {
+        wide.now += 1;
+        if wide.now <= wide.most {
+            return None;
+        }
+        wide.most = wide.now;
+        // quinn tells of what was read when an eighth of the window was: with a fourth more, no stream waits for the others.
+        Some(self.base + wide.most.saturating_mul(self.stream + self.stream / 4))
+    }
+
+    /// A wide stream has ended.
+    pub(super) fn narrow(&self) {
+        lock(&self.wide).now -= 1;
+    }
+}
+
+/// The connections of each source: an IPv4 address, or an IPv6 network of 64 bits.
+#[derive(Debug, Default)]
+pub(super) struct Sources(Mutex<HashMap<IpAddr, u64>>);
+
+/// One connection of a source.
+#[derive(Debug)]
+pub(super) struct Source {
+    of: Arc<Sources>,
+    at: IpAddr,
+    share: u64,
+}
+
+impl Sources {
+    /// Counts one more connection from `from`, whose handshakes have buffers of so many bytes.
+    pub(super) fn enter(self: &Arc<Self>, from: IpAddr, handshake: u64) -> Source {
+        let at = match from.to_canonical() {
+            IpAddr::V6(addr) => Ipv6Addr::from_bits(addr.to_bits() >> 64 << 64).into(),
+            v4 => v4,
+        };
+        let mut all = lock(&self.0);
+        let count = all.entry(at).or_default();
+        *count += 1;
+        let share = (SOURCE / *count).min(HANDSHAKES.saturating_mul(handshake)).max(LEAST);
+        Source { of: self.clone(), at, share }
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let mut all = lock(&self.of.0);
+        if let Some(count) = all.get_mut(&self.at) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HANDSHAKE: u64 = 256 << 10;
+    const MOST: u64 = 1 << 20;
+
+    #[test]
+    fn many_connections_of_a_source_have_little_each() {
+        let sources = Arc::new(Sources::default());
+        let from = |n: u16| sources.enter(IpAddr::from([0x2001, 0xdb8, 0, 1, n, 0, 0, 1]), HANDSHAKE);
+        let first: Vec<Source> = (0..1000).map(from).collect();
+        assert!(first[..16].iter().all(|source| source.share == MOST));
+        assert_eq!((first[31].share, first[999].share), (SOURCE / 32, LEAST));
+        assert_eq!(sources.enter(IpAddr::from([192, 0, 2, 1]), HANDSHAKE).share, MOST);
+        drop(first);
+        assert!(lock(&sources.0).is_empty());
+    }
+
+    #[test]
+    fn a_connection_has_the_windows_of_its_wide_streams() {
+        let ahead = Ahead::new(Arc::new(Sources::default()).enter(IpAddr::from([192, 0, 2, 1]), HANDSHAKE), 4000);
+        let widened = || ahead.widened(&mut lock(&ahead.wide));
+        assert_eq!(widened(), Some(MOST + 5000));
+        assert_eq!(widened(), Some(MOST + 10_000));
+        ahead.narrow();
+        assert_eq!(widened(), None);
+        assert_eq!(widened(), Some(MOST + 15_000));
+    }
+}
