@@ -148,3 +148,21 @@ fn kind_of(kind: rustix::fs::FileType) -> Kind {
         _ => Kind::Other,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_belongs_to_another_is_not_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = LinuxFile(Arc::new(File::create(dir.path().join("f")).unwrap()));
+        assert!(file.hold().unwrap() && file.stat().unwrap().mode == HELD);
+        // As root alone another owner can be had.
+        if rustix::process::geteuid().is_root() {
+            file.set(&Attributes { mode: Some(0o644), modified: None }).unwrap();
+            rustix::fs::fchown(&*file.0, Some(rustix::fs::Uid::from_raw(7)), None).unwrap();
+            assert!(!file.hold().unwrap() && file.stat().unwrap().mode == 0o644);
+        }
+    }
+}

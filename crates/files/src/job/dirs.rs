@@ -188,6 +188,10 @@ async fn make_once(job: &Job, key: &Key) -> Result<bool, Error> {
             Ok(meta) if meta.kind == Kind::Dir => return Ok(false),
             // A link leads to one, and is not followed.
             Err(refused @ Error::Denied { .. }) if matches!(error, Error::Exists { .. }) => refused,
+            Err(_) if error.sort() == Sort::NotFound && !key.is_root() => match job.dest.stat(&key.parent()).await {
+                Err(absent) if absent.sort() == Sort::NotFound => Error::NoParent { name: shown(&*job.dest, key) },
+                _ => error,
+            },
             _ => error,
         };
         if !error.may_pass() || attempt >= job.retry.attempts {

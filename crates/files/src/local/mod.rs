@@ -7,6 +7,7 @@
 mod draft;
 mod lending;
 mod read;
+mod rename;
 mod turns;
 
 use crate::disk::{Disk, DiskFile, Entries, Links, Linux, LinuxFile, Stat};
@@ -22,6 +23,7 @@ use crate::sum::{Algorithm, Hasher, Sum};
 pub use crate::user_file::UserFile;
 use draft::{Edit, LocalDraft};
 use read::LocalObject;
+use rename::{leave_other_link, release};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -494,9 +496,10 @@ impl Store for Local {
                     let why = "it is a draft in a directory that others may write to";
                     return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
                 }
-                let held = if is_part(new.name()) { None } else { release(disk, from, &new, mask) };
+                let held = if is_part(new.name()) { None } else { release(disk, from, &new, mask)? };
                 // What keeps its name is as private as it was.
-                disk.rename(from, &new, replace).inspect_err(|_| drop(held.map(|file| file.hold())))
+                disk.rename(from, &new, replace).inspect_err(|_| drop(held.map(|file| file.hold())))?;
+                if replace { leave_other_link(disk, from, &new) } else { Ok(()) }
             });
             renamed.await.map_err(|error| match error {
                 // For this the system has no words of its own.
@@ -633,26 +636,6 @@ fn meta_of(stat: &Stat) -> Meta {
         sparse: stat.kind == Kind::File && stat.sparse,
         identity: Some(FileId { device: stat.device, number: stat.id, links: stat.links, changed: stat.changed }),
     }
-}
-
-/// Gives the draft `from`, if it is held ([`Spec::held`]), the permissions of the file whose name `to` it gets, or those of what is new.
-/// Where it cannot, it goes on as private as it is.
-fn release(disk: &Linux, from: &Key, to: &Key, mask: u32) -> Option<LinuxFile> {
-    if !is_part(from.name()) {
-        return None;
-    }
-    let file = match disk.is_shared(&from.parent()).ok()? {
-        // Others may have put another file there.
-        true => disk.adopt(from, true).ok()??,
-        false => disk.open(from).ok()?,
-    };
-    if !file.stat().is_ok_and(|stat| stat.is_held()) {
-        return None;
-    }
-    let old = disk.stat(to, false).ok().filter(|old| old.kind == Kind::File);
-    let mode = Some(old.map_or(0o666 & !mask, |old| old.mode & 0o777));
-    file.set(&Attributes { mode, modified: None }).ok()?;
-    Some(file)
 }
 
 /// What of the permissions `mode` new things get by the process's umask.

@@ -64,6 +64,8 @@ pub(super) struct RemoteDraft {
     mode: Mutex<Option<Mode>>,
     /// Whether it is not known if the server gave it its name: then its bytes may be under that alone.
     unsure: AtomicBool,
+    /// Whether it was made to be written in place, with nothing in it.
+    made: bool,
 }
 
 #[derive(Debug)]
@@ -126,11 +128,14 @@ impl RemoteDraft {
         if let Some(begun) = &begun {
             begun.begin(&remote, &part).await;
         }
-        let mode = Mutex::new(Mode::of(&spec, before, part == key));
+        if part == key {
+            before = remote.0.new_in_place.before(&key, before);
+        }
+        let mode = Mode::of(&spec, before, part == key);
         let given = Given::beyond(name, kept.clone(), streams.is_none(), spec.sum);
         let state = tokio::sync::Mutex::new(State::Idle);
         let (safe, summed, unsure) = (Arc::default(), AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self {
+        let mut draft = Self {
             remote,
             key,
             part,
@@ -146,9 +151,21 @@ impl RemoteDraft {
             summed,
             told: Mutex::default(),
             before,
-            mode,
+            mode: Mutex::new(mode),
+            made: false,
             unsure,
-        })
+        };
+        draft.made = draft.be_private(mode).await?;
+        Ok(draft)
+    }
+
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Whether nothing had its name.
+    pub(super) fn is_new(&self) -> bool {
+        matches!(self.before, Some(None))
     }
 
     pub(super) fn remote(&self) -> &Remote {
@@ -187,6 +204,7 @@ impl RemoteDraft {
             kept: self.kept.clone(),
             safe: self.safe.clone(),
             marks: self.marks.clone(),
+            first: self.first(*self.mode.lock().unwrap_or_else(PoisonError::into_inner))?,
         })
     }
 
@@ -366,8 +384,13 @@ impl Draft for RemoteDraft {
             self.finish().await?;
             self.summed.store(true, Ordering::Relaxed);
             let size = self.given.ranges().total();
-            // What its owner may not read has no checksum.
-            let mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner).take_if(|mode| mode.is_readable());
+            // What its owner may not read has no checksum: that comes after it.
+            let mode = {
+                let mut set = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
+                let mode = set.map(Mode::readable);
+                set.take_if(|set| Some(*set) == mode);
+                mode
+            };
             let sum = self.remote.checksum_with(&self.part, &self.key, mode, algorithm, size).await?;
             *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(sum.clone());
             Ok(sum)
@@ -388,6 +411,7 @@ impl Draft for RemoteDraft {
             }
             if self.part == self.key {
                 self.remote.forget(&self.key);
+                self.remote.0.new_in_place.forget(&self.key);
                 return Ok(());
             }
             if !self.spec.replace {
@@ -425,7 +449,9 @@ impl Draft for RemoteDraft {
                 upload.stop(LAST_WORDS).await;
             }
             // A server that was cut off may still be about to give it its name.
-            if self.unsure.load(Ordering::Relaxed) || (keep && self.is_resumable()) || (!begun && self.kept.is_empty())
+            if self.unsure.load(Ordering::Relaxed)
+                || (keep && self.is_resumable())
+                || (!begun && !self.made && self.kept.is_empty())
             {
                 return;
             }

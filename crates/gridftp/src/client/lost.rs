@@ -1,7 +1,7 @@
 //! Commands whose answers were lost with the control connection: whether what they ask for was done is looked at over another one,
 //! before anything is called a failure or done once more.
 
-use super::error::{passing, refused};
+use super::error::{passing, refused, words};
 use super::listing::RemoteListing;
 use super::remote::Remote;
 use phoebus_files::key::Key;
@@ -41,12 +41,15 @@ impl Unsure {
     /// Whether `there`, a file of its size, is it by its time: what was there before is known to be another, and where times are set, the
     /// time is the one that was set.
     fn is_what_came(&self, there: &Meta, sets_times: bool) -> bool {
-        let another = self.before.is_some_and(|before| {
-            before.is_none_or(|was| (was.kind, was.size, was.modified) != (there.kind, there.size, there.modified))
-        });
+        let another = self.before.is_some_and(|before| before.is_none_or(|was| !is_same(&was, there)));
         let set = self.spec.attributes.modified.filter(|_| sets_times);
         another && set.is_none_or(|set| there.modified.is_some_and(|time| time.is_about(set)))
     }
+}
+
+/// Whether both are one file that was not changed, as far as servers tell. What it may be read by is told by one command and not by another.
+fn is_same(one: &Meta, other: &Meta) -> bool {
+    (one.kind, one.size, one.modified) == (other.kind, other.size, other.modified)
 }
 
 /// How many of them are kept in mind: more than are ever under way at once.
@@ -109,7 +112,7 @@ impl Remote {
             Err(error) if error.sort() == Sort::NotFound => return Ok(Named::No),
             Err(error) => return Err(error),
         };
-        let is_as_before = one.before.flatten() == Some(there);
+        let is_as_before = one.before.flatten().is_some_and(|was| is_same(&was, &there));
         if there.kind == Kind::File && there.size == Some(one.size) {
             if one.is_what_came(&there, self.has("MFMT")) {
                 return Ok(Named::Yes);
@@ -185,7 +188,17 @@ impl Remote {
         // That nothing has the name yet is no reason.
         match self.look(to).await {
             Ok(meta) if meta.kind == Kind::Dir => {
-                Err(Error::Kind { name: self.label(to), is: meta.kind.described(), expected: "a file" })
+                let name = self.label(to);
+                Err(match self.look(from).await {
+                    Ok(moved) if moved.kind == Kind::Dir => {
+                        let reason = format!(
+                            "it is there, and no directory takes its place: RNTO is answered with {}",
+                            words(after)
+                        );
+                        Error::Store { name, reason, sort: Sort::Other }
+                    }
+                    _ => Error::Kind { name, is: meta.kind.described(), expected: "a file" },
+                })
             }
             _ => Err(refused(&self.label(to), "give a file the name", "RNTO", after)),
         }

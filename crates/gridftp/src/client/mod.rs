@@ -27,6 +27,7 @@ mod data;
 mod draft;
 mod error;
 mod given;
+mod in_place;
 mod inside;
 mod listing;
 mod login;

@@ -29,6 +29,16 @@ impl Mode {
         self.bits & 0o400 != 0
     }
 
+    /// The same, if its owner may read what has them. A refusal of these is not told: those that are meant come after them.
+    pub(super) fn readable(self) -> Self {
+        if self.is_readable() { self } else { Self { bits: self.bits | 0o400, told: false } }
+    }
+
+    /// Whether there are users who may not read what has them.
+    pub(super) fn is_private(self) -> bool {
+        self.bits & READ_BY_ALL != READ_BY_ALL
+    }
+
     /// That which was asked for.
     pub(super) fn asked(bits: u32) -> Self {
         Self { bits, told: true }

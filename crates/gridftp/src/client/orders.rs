@@ -97,7 +97,8 @@ impl Remote {
         }
         match self.look(key).await {
             Err(absent) if absent.sort() == Sort::NotFound => absent,
-            Ok(meta) if file && meta.kind == Kind::Dir => {
+            // What is named may be a link to one, which may not be removed.
+            Ok(meta) if file && meta.kind == Kind::Dir && !says_permission(&error) => {
                 Error::Kind { name: self.label(key), is: meta.kind.described(), expected: "a file" }
             }
             _ => error,
@@ -344,6 +345,8 @@ impl Remote {
         let size = size.filter(|_| self.has("SIZE"));
         let set = self.mode_line(key, named, mode)?;
         let mode = mode.filter(|_| set.is_some());
+        // What its owner may not read has its time set by few servers: that comes after it.
+        let (set, last) = if mode.is_some_and(Mode::is_readable) { (set, None) } else { (None, set) };
         let time = modified.map(|Time { seconds, .. }| Stamp { seconds, nanos: 0 });
         let mut lines: Vec<_> = set.into_iter().collect();
         if size.is_some() {
@@ -354,10 +357,16 @@ impl Remote {
         if let Some(stamp) = &time {
             lines.push(self.line(&format!("{verb} {stamp}"), key)?);
         }
+        let is_last = last.is_some();
+        lines.extend(last);
         if lines.is_empty() {
             return Ok(None);
         }
-        let mut replies = self.ask_all(lines).await?.into_iter();
+        let mut replies: VecDeque<_> = self.ask_all(lines).await?.into();
+        if is_last {
+            replies.rotate_right(1);
+        }
+        let mut replies = replies.into_iter();
         let name = self.label(key);
         let silent = || passing(&name, "the server did not answer");
         if let Some(mode) = mode {
@@ -394,6 +403,12 @@ fn sum_of(name: &str, algorithm: Algorithm, reply: Option<Reply>) -> Result<Sum,
     let text = reply.text();
     let value = text.split_ascii_whitespace().next_back().unwrap_or_default();
     Sum::parse(algorithm, value).map_err(|error| passing(name, format!("the server answers CKSM with {error}")))
+}
+
+/// Whether a server has the words of a system for what may not be done.
+fn says_permission(error: &Error) -> bool {
+    let text = error.to_string().to_ascii_lowercase();
+    ["permission denied", "operation not permitted", "read-only file system"].iter().any(|words| text.contains(words))
 }
 
 fn says_absent(reply: &Reply) -> bool {

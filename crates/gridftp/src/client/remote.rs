@@ -3,6 +3,7 @@
 use super::data::DataPlan;
 use super::draft::RemoteDraft;
 use super::error::{refused, senseless};
+use super::in_place::New;
 use super::inside::WINDOW;
 use super::listing::{Lists, RemoteListing};
 use super::login::login;
@@ -80,6 +81,8 @@ pub(super) struct Inner {
     pub(super) lists: Mutex<Option<Lists>>,
     /// Directories in which drafts are.
     pub(super) partial_dirs: PartialDirs,
+    /// Files that are new and written in place.
+    pub(super) new_in_place: New,
     /// Files of which is not known whether it gave them their names.
     pub(super) unsure: Mutex<Vec<Unsure>>,
     /// Whether it refuses to go on with what it has of a file.
@@ -148,6 +151,7 @@ impl Remote {
             made_up_counts: OnceCell::new(),
             lists: Mutex::default(),
             partial_dirs: PartialDirs::default(),
+            new_in_place: New::default(),
             unsure: Mutex::default(),
             restartless,
             whole_alone,

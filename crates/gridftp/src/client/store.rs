@@ -4,6 +4,7 @@
 //! server has said that all of it came (226).
 
 use super::error::{bare, data, passing, refused, silent, sort, words};
+use super::in_place::Gated;
 use super::marks::Marks;
 use super::remote::Remote;
 use super::retrieve::without;
@@ -16,7 +17,7 @@ use phoebus_proto::gridftp::reply::Reply;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -49,6 +50,8 @@ pub(super) struct Sending {
     pub(super) safe: Arc<Mutex<Ranges>>,
     /// Where that is noted.
     pub(super) marks: Option<Marks>,
+    /// What is asked of the server beside, once the file is there and before its first byte.
+    pub(super) first: Option<Vec<u8>>,
 }
 
 /// An upload that is under way. Dropped, it is cut.
@@ -141,11 +144,14 @@ async fn run(
     session.moving = true;
     session.send(&command).await?;
     remote.prepare_next(&mut session).await?;
+    let mut first = sending.first.clone();
+    let (open, opened) = watch::channel(first.is_none());
+    let flow: Arc<dyn Flow> = if first.is_none() { flow } else { Arc::new(Gated::new(flow, opened)) };
     let send = channel.send(mode, streams, flow, &moved);
     tokio::pin!(send);
     // Some answer only when all is on their disks.
     let patience = remote.options().patience + Duration::from_secs(sending.size.unwrap_or(0) / SLOW);
-    let (mut sent, mut said, mut until) = (false, false, Instant::now() + patience);
+    let (mut sent, mut said, mut until, begun) = (false, false, Instant::now() + patience, Instant::now());
     while !(sent && said) {
         tokio::select! {
             // A refusal is not to be taken for a broken connection.
@@ -160,6 +166,11 @@ async fn run(
                     }
                 } else if reply.is_preliminary() {
                     sending.mark(&reply);
+                    if let Some(line) = first.take() {
+                        // A refusal is told when all has come.
+                        let _ = remote.ask(line).await;
+                        open.send_replace(true);
+                    }
                 } else if !reply.is_success() {
                     session.in_step = true;
                     return Err(not_stored(remote, sending, &reply));
@@ -189,6 +200,11 @@ async fn run(
                     });
                 }
             },
+            // Not all say that they begin.
+            () = sleep_until(begun + WORDS), if first.is_some() => {
+                first = None;
+                open.send_replace(true);
+            }
             () = sleep_until(until), if sent => return Err(silent(name, patience)),
             () = stop.notified() => {
                 session.moving = false;

@@ -143,7 +143,10 @@ impl Connection {
             // A task may lead to another step, but to no other task.
             if let Step::Do(task) = step {
                 if task.moves_data() && *self.ending.borrow() != Ending::No {
-                    return self.last(421, "the server is ending, and begins no transfer").await;
+                    // What else is done over this connection about files may come to its end.
+                    self.say(&Reply::new(450, "the server is ending, and begins no transfer")).await?;
+                    self.worker.held.clear();
+                    continue;
                 }
                 let _going_on = self.amid.begins(self.session.account(), &task);
                 let outcome = self.perform(*task).await?;

@@ -38,6 +38,34 @@ f.storbinary('STOR x', io.BytesIO(b'no draft')); assert mode('x') == usual, oct(
     ok(&python(&serve, script));
 }
 
+#[test]
+fn a_private_draft_that_cannot_be_made_public_gets_no_name() {
+    let serve = Serve::writable();
+    let script = r#"
+import stat
+root = os.path.join(os.path.dirname(dir), 'root')
+path = lambda name: os.path.join(root, name)
+mode = lambda name: stat.S_IMODE(os.lstat(path(name)).st_mode)
+part, other = '.x.0123456789abcdef.phoebus-part', '.y.0123456789abcdef.phoebus-part'
+f = login(); f.voidcmd('TYPE I')
+for shared in (0o777, 0o700):
+    os.chmod(root, shared)
+    # A second name, as a snapshot made of links gives it.
+    f.storbinary('STOR ' + part, io.BytesIO(b'secret')); os.link(path(part), path('snapshot'))
+    f.sendcmd('RNFR ' + part); assert 'permissions cannot be set' in refused(f, 'RNTO x', '550')
+    assert mode(part) == 0o1600 and not os.path.exists(path('x')), oct(mode(part))
+    os.unlink(path('snapshot')); f.rename(part, 'x'); assert mode('x') & 0o7000 == 0; os.unlink(path('x'))
+    # What leads to a draft says nothing of it.
+    f.storbinary('STOR ' + part, io.BytesIO(b'secret')); os.symlink(part, path(other))
+    f.rename(other, 'x'); assert mode(part) == 0o1600 and os.path.islink(path('x')), oct(mode(part))
+    os.unlink(path('x')); os.unlink(path(part))
+if os.geteuid() == 0:
+    f.storbinary('STOR ' + part, io.BytesIO(b'secret')); os.chown(path(part), 65534, -1); os.chmod(path(part), 0o1600)
+    f.sendcmd('RNFR ' + part); assert 'another owner' in refused(f, 'RNTO x', '550')
+"#;
+    ok(&python(&serve, script));
+}
+
 /// Sends a file there, with drafts in directories of their own.
 fn send(serve: &Serve, to: &str) -> Result<(), Error> {
     fs::write(serve.local().join("x"), "bytes").unwrap();

@@ -75,6 +75,7 @@ impl Tally {
         match self.codes.first() {
             None => 0,
             Some(_) if self.codes.contains(&exit::DAMAGED) => exit::DAMAGED,
+            Some(_) if self.codes.contains(&exit::NO_SPACE) => exit::NO_SPACE,
             Some(_) if self.done > 0 => exit::PARTIAL,
             Some(first) if self.codes.iter().all(|code| code == first) => *first,
             Some(_) => exit::FAILED,
@@ -197,5 +198,7 @@ mod tests {
         assert_eq!(tally.code(), ExitCode::from(exit::FAILED));
         tally.note(Ok(()));
         assert_eq!(tally.code(), ExitCode::from(exit::PARTIAL));
+        tally.note(error(phoebus_files::Sort::NoSpace));
+        assert_eq!(tally.code(), ExitCode::from(exit::NO_SPACE));
     }
 }

@@ -23,14 +23,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::SystemTime;
 use tokio::io::AsyncWrite;
+use tokio::sync::RwLock;
 
-/// Moves `from` in `source` to `to` in `dest`, replacing what is there if `replace`.
+/// Moves `from` in `source` to `to` in `dest`, replacing what is there if `replace`. Each source that is being removed has `leaving` for
+/// reading, also where this is dropped meanwhile.
 pub(super) async fn move_by_copy(
     source: &Arc<dyn Store>,
     from: &Key,
     dest: &Arc<dyn Store>,
     to: &Key,
     replace: bool,
+    leaving: &Arc<RwLock<()>>,
     tally: &mut Tally,
 ) {
     aside::put_back_one(&**source, from, tally).await;
@@ -86,11 +89,11 @@ pub(super) async fn move_by_copy(
         return;
     }
     let stays = |to: &Key| failed.contains(to) || gone.contains(to) || unlisted.contains_key(&to.parent());
-    let mut leaving = Vec::new();
+    let mut own = Vec::new();
     for (to, carried) in moved.into_iter().filter(|(to, _)| !stays(to)) {
         // A file by itself is what was named.
         match carried.from == *from || behind.is_own(&carried.from.parent()).await {
-            true => leaving.push((to, carried)),
+            true => own.push((to, carried)),
             false => tally.done += 1,
         }
     }
@@ -100,7 +103,7 @@ pub(super) async fn move_by_copy(
         tally.done += u64::from(is_copied);
         tally.note(left.map_err(|stays| stays.error));
     };
-    Leaving::new(source.clone(), dest.clone(), sums, began).leave_all(leaving, left).await;
+    Leaving::new(source.clone(), dest.clone(), sums, began).leave_all(own, leaving, left).await;
     if matches!(source.stat(from).await, Ok(meta) if meta.kind == Kind::Dir) {
         remove_dirs(&**source, from, &mut behind, tally).await;
     }

@@ -8,13 +8,13 @@ use crate::exit::{self, Exit};
 use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
 use phoebus_files::key::Key;
-use phoebus_files::store::{FileId, Kind, Store};
-use phoebus_files::{Error, Sort, is_ours, moved_name};
+use phoebus_files::store::{Kind, Store};
+use phoebus_files::{Error, Sort, is_ours};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::RwLock;
 
 /// Rename files and directories, or move them from one place to another
 ///
@@ -96,6 +96,33 @@ async fn in_common(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key) -
 /// As many bytes of names their drafts have.
 const LONG: usize = 200;
 
+/// The command that copies the directory `from` into `to`, which is there.
+fn merging(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key) -> String {
+    format!("phoebus mv -T {} {}", shown(source, from), shown(dest, to))
+}
+
+/// Whether both are directories, and something is in the second: systems give no directory the name of such a one.
+async fn is_full_dir_pair(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key) -> bool {
+    let is_dir = async |store: &dyn Store, key| matches!(store.stat(key).await, Ok(meta) if meta.kind == Kind::Dir);
+    // Of one that cannot be listed the move says why.
+    is_dir(dest, to).await
+        && is_dir(source, from).await
+        && ls::entries(dest, to, true).await.is_ok_and(|entries| !entries.is_empty())
+}
+
+/// Why the directory `from` is not copied to `to`, which is one that has something in it.
+fn full(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key) -> Error {
+    let reason = format!(
+        "it is there and not empty: \"{}\" merges into it, as it goes on with a move that was cut",
+        merging(source, from, dest, to)
+    );
+    Error::Store { name: shown(dest, to), reason, sort: Sort::Exists }
+}
+
+fn note(under_way: &UnderWay, command: String) {
+    *under_way.command.lock().unwrap_or_else(PoisonError::into_inner) = Some(command);
+}
+
 /// Why `from` is not copied into `to`, with which it has `name` in common.
 fn unclear(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key, name: &[u8]) -> Error {
     let (from, to) = (shown(source, from), shown(dest, to));
@@ -107,59 +134,43 @@ fn unclear(source: &dyn Store, from: &Key, dest: &dyn Store, to: &Key, name: &[u
     Error::Store { name: to, reason, sort: Sort::Exists }
 }
 
-/// Gives `from` the name `to`, in place of what has it if `replace`.
-async fn rename(store: &dyn Store, from: &Key, to: &Key, replace: bool) -> Result<(), Error> {
-    let file = async |key| store.stat_link(key).await.ok().filter(|meta| meta.kind != Kind::Dir)?.identity;
-    // A file with one name is reached by two where a file system takes them for one, of another case for example.
-    let is_one = async |one: Option<FileId>| match (one.filter(|one| one.links > 1), file(to).await) {
-        (Some(one), Some(there)) => there.is(&one),
-        _ => false,
-    };
-    let one = file(from).await;
-    let is_dir_one = async || {
-        let dir = async |key: &Key| store.stat(&key.parent()).await.ok()?.identity;
-        from.parent() == to.parent()
-            || matches!((dir(from).await, dir(to).await), (Some(one), Some(other)) if one.is(&other))
-    };
-    let is_case_alone = from.name().eq_ignore_ascii_case(to.name()) && is_dir_one().await;
-    if !replace || from == to || is_case_alone || !is_one(one).await {
-        return store.rename(from, to, replace).await;
-    }
-    // Of two links to one file the system removes neither. Whether they are two, and not one by two names, shows once the first is away.
-    let aside = moved_name(from).map_err(|error| Error::Store {
-        name: shown(store, from),
-        reason: error.to_string(),
-        sort: Sort::Request,
-    })?;
-    store.rename(from, &aside, false).await?;
-    match is_one(one).await {
-        true => store.remove(&aside).await,
-        false => store.rename(&aside, to, false).await,
-    }
-}
-
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     block_on(async {
-        // Whether whoever is interrupted has to say that the destination is the new name.
-        let named = AtomicBool::new(false);
+        let under_way = UnderWay::default();
+        let number = tokio::select! {
+            done = all(&args, &under_way) => return done,
+            number = interrupted() => number?,
+        };
+        // Sources that have just been put aside would stay under names that nobody looks for. Whoever says it once more does not wait.
         tokio::select! {
-            done = all(&args, &named) => done,
-            number = interrupted() => {
-                let how = if named.load(Ordering::Relaxed) { " with -T" } else { "" };
-                tell(&format!("interrupted; the same command{how} goes on where this one was"));
-                Ok(ExitCode::from(exit::SIGNAL.saturating_add(number?)))
-            }
+            _ = under_way.leaving.write() => {}
+            _ = interrupted() => {}
         }
+        let command = under_way.command.lock().unwrap_or_else(PoisonError::into_inner);
+        let how = command.as_deref().unwrap_or("the same command");
+        tell(&format!("interrupted; {how} goes on where this one was"));
+        Ok(ExitCode::from(exit::SIGNAL.saturating_add(number)))
     })
 }
 
-async fn all(args: &Args, named: &AtomicBool) -> Result<ExitCode> {
+/// What is under way when somebody interrupts it.
+#[derive(Default)]
+struct UnderWay {
+    /// Taken for reading by each source that is just being removed.
+    leaving: Arc<RwLock<()>>,
+    /// What goes on with it, if that is not the same command.
+    command: Mutex<Option<String>>,
+}
+
+async fn all(args: &Args, under_way: &UnderWay) -> Result<ExitCode> {
     let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
     let taken = args.places.len().saturating_sub(1);
     let mut places = find_to_take(&mut stores, &args.places, "mv", taken).await?;
     let Some(dest) = places.pop() else { return Err(Exit::usage("a source and a destination were expected")) };
     let is_dir = !args.no_target_directory && dest.is_dir().await.map_err(exit::of_files)?;
-    named.store(!args.no_target_directory && !is_dir, Ordering::Relaxed);
+    if !args.no_target_directory && !is_dir {
+        note(under_way, "the same command with -T".to_owned());
+    }
     let several = |count: usize| match count {
         0 | 1 => Ok(()),
         _ if is_dir => Ok(()),
@@ -183,12 +194,12 @@ async fn all(args: &Args, named: &AtomicBool) -> Result<ExitCode> {
                     tally.check::<()>(Err(into_itself(&*source.store, &key, &to)));
                     continue;
                 }
-                let mut renamed = rename(&*source.store, &key, &to, !args.no_replace).await;
+                let mut renamed = source.store.rename(&key, &to, !args.no_replace).await;
                 // One that was killed may have left it aside.
                 if matches!(&renamed, Err(error) if error.sort() == Sort::NotFound)
                     && put_back_one(&*source.store, &key, &mut tally).await
                 {
-                    renamed = rename(&*source.store, &key, &to, !args.no_replace).await;
+                    renamed = source.store.rename(&key, &to, !args.no_replace).await;
                 }
                 match renamed {
                     Err(error) if is_across(&error) => {}
@@ -208,7 +219,14 @@ async fn all(args: &Args, named: &AtomicBool) -> Result<ExitCode> {
                 tally.check::<()>(Err(unclear(&*source.store, &key, &*dest.store, &dest.key, &name)));
                 continue;
             }
-            move_by_copy(&source.store, &key, &dest.store, &to, !args.no_replace, &mut tally).await;
+            if is_dir && is_full_dir_pair(&*source.store, &key, &*dest.store, &to).await {
+                tally.check::<()>(Err(full(&*source.store, &key, &*dest.store, &to)));
+                continue;
+            }
+            if is_dir && matches!(source.store.stat_link(&key).await, Ok(meta) if meta.kind == Kind::Dir) {
+                note(under_way, format!("\"{}\"", merging(&*source.store, &key, &*dest.store, &to)));
+            }
+            move_by_copy(&source.store, &key, &dest.store, &to, !args.no_replace, &under_way.leaving, &mut tally).await;
         }
     }
     tally.check(dest.store.settle().await);

@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -457,6 +458,25 @@ fn short_files_go_many_at_a_time() {
     }
     here.does(&["cp", "-r", "--transfers", "40", "--limit-rate", "10gbit", &serve.url("one/"), &serve.url("other")]);
     same(&serve.path("one"), &serve.path("other"));
+}
+
+#[test]
+fn what_is_said_of_links_and_directories_is_so() {
+    let (here, serve) =
+        (Here::new(), Serve::configured("[anonymous]\nroot = \"ROOT\"\nread_only = false\naccount = \"daemon\"\n"));
+    fs::create_dir_all(here.path("tree/d")).unwrap();
+    std::os::unix::fs::symlink("d", here.path("tree/l")).unwrap();
+    fs::set_permissions(serve.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+    // Servers have no links to be copied.
+    let (code, _, said) = says(&run(&mut here.command(&["cp", "-r", "tree", &serve.url("new")])));
+    assert!(code == 4 && said.contains("l is a symbolic link to a directory, and was left out"), "{code} {said}");
+    here.fails(5, "the directory above", &["cp", "-r", "tree/", &serve.url("a/b/c")]);
+    here.fails(5, "(--parents makes it)", &["cp", "-r", "tree/", &serve.url("a/b/c")]);
+    // In a directory of root's the link may not be removed.
+    fs::create_dir_all(serve.path("roots/d")).unwrap();
+    std::os::unix::fs::symlink("d", serve.path("roots/l")).unwrap();
+    here.fails(6, "ermission denied", &["rm", "-r", &serve.url("roots/l")]);
+    assert!(serve.path("roots/l").exists());
 }
 
 #[test]

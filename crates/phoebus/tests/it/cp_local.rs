@@ -288,6 +288,8 @@ fn failures_are_named_and_codes_tell_them_apart() {
         (&["src/a.h5", "absent", "x"], 4, format!("{here}/absent does not exist")),
         (&["src/a.h5", "no/such/x"], 5, "no/such".to_owned()),
         (&["src/a.h5", "no/such/"], 5, "the directory above".to_owned()),
+        (&["-r", "src/", "no/such/x"], 5, "the directory above".to_owned()),
+        (&["-r", "src/", "no/such/x"], 5, "(--parents makes it)".to_owned()),
         (&["src", "x"], 1, "src is a directory, not a file (directories are copied with -r)".to_owned()),
         (&["/", "x"], 1, "/ is a directory, not a file (directories are copied with -r)".to_owned()),
         (&["-r", "src", "src/run"], 1, "it cannot be copied into itself".to_owned()),
@@ -613,7 +615,10 @@ fn drafts_that_nobody_writes_are_cleaned_and_nothing_else() {
     lock.lock().unwrap();
     // By itself it leaves what is younger than a day.
     let (code, out, said) = clean(&["src"]);
-    assert!((code, &*out, count()) == (0, "", all) && said.contains("5 younger"), "{code}: {out}{said}");
+    assert!(
+        (code, &*out, count()) == (0, "", all) && said.contains("5 younger than 1d (--min-age 0s takes any)"),
+        "{code}: {out}{said}"
+    );
     let (code, out, _) = clean(&["-n", "--min-age", "0s", "src"]);
     assert_eq!((code, out.lines().count(), count()), (0, 5, all), "{out}");
     let (code, out, said) = clean(&["--json", "--min-age", "0s", "src"]);

@@ -123,6 +123,115 @@ fn of_two_links_to_one_file_the_first_goes() {
 }
 
 #[test]
+fn of_two_links_of_one_name_the_first_goes_everywhere() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    // By a path of this machine, and by a server.
+    for far in [false, true] {
+        let root = if far { serve.path("") } else { here.path("") };
+        let place = |name: &str| if far { serve.url(name) } else { root.join(name).display().to_string() };
+        let pairs =
+            [("d1/x", "d2/x", "d2/x"), ("d1/y", "d2/", "d2/y"), ("d1/z", "d1/Z", "d1/Z"), ("d1/v", "d2/w", "d2/w")];
+        for (from, to, left) in pairs {
+            write(&root.join(from));
+            write(&root.join("d2/other"));
+            fs::hard_link(root.join(from), root.join(left)).unwrap();
+            assert_eq!(here.moves(&[&place(from), &place(to)]), (Some(0), String::new()), "{from} {to}");
+            assert!(!root.join(from).exists() && root.join(left).exists(), "{} {from} {to}", root.display());
+        }
+        // The same name is none of two.
+        fs::hard_link(root.join("d2/x"), root.join("d2/same")).unwrap();
+        here.moves(&[&place("d2/x"), &place("d2/x")]);
+        assert!(root.join("d2/x").exists() && root.join("d2/same").exists());
+        let hidden = |dir: &str| {
+            fs::read_dir(root.join(dir)).unwrap().flatten().any(|e| e.file_name().as_encoded_bytes()[0] == b'.')
+        };
+        assert!(!hidden("d1") && !hidden("d2"));
+    }
+}
+
+#[test]
+fn a_directory_is_not_merged_into_one_that_is_there() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    let new = |name: &str| {
+        fs::create_dir_all(here.path(name)).unwrap();
+        fs::write(here.path(name).join("f"), "new").unwrap();
+    };
+    fs::create_dir_all(serve.path("B/A")).unwrap();
+    fs::write(serve.path("B/A/f"), "old").unwrap();
+    for dest in ["B", "B/"] {
+        new("A");
+        let (code, said) = here.moves(&["A", &serve.url(dest)]);
+        let says = said.contains("/B/A: it is there and not empty: \"phoebus mv -T /") && said.contains("/A ftp://");
+        assert!(code == Some(10) && says, "{code:?} {said}");
+        assert!(here.path("A/f").exists() && fs::read(serve.path("B/A/f")).unwrap() == b"old");
+    }
+    // A draft is something, too: of a move that was cut.
+    fs::remove_file(serve.path("B/A/f")).unwrap();
+    fs::write(serve.path("B/A/.f.0123456789abcdef.phoebus-part"), "o").unwrap();
+    assert_eq!(here.moves(&["A", &serve.url("B/")]).0, Some(10));
+    // As it says.
+    assert_eq!(here.moves(&["-T", "A", &serve.url("B/A")]), (Some(0), String::new()));
+    assert!(!here.path("A").exists() && fs::read(serve.path("B/A/f")).unwrap() == b"new");
+    // An empty one is taken, as by the system, and several go on past one that is refused.
+    fs::create_dir(serve.path("B/E")).unwrap();
+    new("A");
+    new("E");
+    let (code, said) = here.moves(&["A", "E", &serve.url("B")]);
+    assert!(code == Some(4) && serve.path("B/E/f").exists() && here.path("A/f").exists(), "{code:?} {said}");
+    // Back the same.
+    new("dd/E");
+    let (code, said) = here.moves(&[&serve.url("B/E"), "dd"]);
+    assert!(
+        code == Some(10) && said.contains("\"phoebus mv -T ftp://") && serve.path("B/E/f").exists(),
+        "{code:?} {said}"
+    );
+    // Within a server it says what is in the way.
+    fs::create_dir_all(serve.path("E")).unwrap();
+    let (code, said) = here.moves(&[&serve.url("E"), &serve.url("B")]);
+    assert!(code == Some(1) && said.contains("not empty") && !said.contains("not a file"), "{code:?} {said}");
+}
+
+#[test]
+fn who_interrupts_a_move_into_a_directory_is_told_how_it_goes_on() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    fs::File::create(here.path("tree/long")).unwrap().set_len(2 << 30).unwrap();
+    fs::create_dir(serve.path("into")).unwrap();
+    let mv = here.command(&["tree", &serve.url("into")]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !serve.path("into/tree").exists() {
+        std::thread::yield_now();
+    }
+    let pid = rustix::process::Pid::from_child(&mv);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let (code, said) = says(&mv.wait_with_output().unwrap());
+    let (from, to) = (here.path("tree"), serve.url("into/tree"));
+    let goes_on = format!("interrupted; \"phoebus mv -T {} {to}\" goes on", from.display());
+    assert!(code == Some(130) && said.contains(&goes_on), "{code:?} {said}");
+    fs::File::create(here.path("tree/long")).unwrap().set_len(1 << 20).unwrap();
+    assert_eq!(here.moves(&["-T", "tree", &to]), (Some(0), String::new()));
+    assert!(!from.exists() && serve.path("into/tree/long").exists() && serve.path("into/tree/a/f").exists());
+}
+
+#[test]
+fn where_there_is_no_space_the_code_says_so() {
+    let quota = "[anonymous]\nroot = \"ROOT\"\nread_only = false\nquota = { bytes = \"LIMIT\" }\n";
+    // Nothing is left, or something.
+    for (limit, some) in [("1B", false), ("300kB", true)] {
+        let (here, serve) = (Here::new(), Serve::configured(&quota.replace("LIMIT", limit)));
+        for name in ["tree/large", "tree/larger"] {
+            fs::write(here.path(name), vec![7; 200_000]).unwrap();
+        }
+        for arguments in [&["tree"][..], &["tree/large", "tree/larger", "tree/g"]] {
+            if here.path("tree").exists() {
+                fs::create_dir_all(serve.path("into")).unwrap();
+                let (code, said) = here.moves(&[arguments, &[&serve.url("into/")]].concat());
+                assert_eq!(code, Some(7), "{limit} {some} {said}");
+            }
+        }
+        assert!(here.path("tree/large").exists() || here.path("tree/larger").exists());
+    }
+}
+
+#[test]
 fn a_link_goes_with_what_it_leads_to() {
     let (here, serve) = (Here::new(), Serve::writable());
     let other = tempfile::tempdir_in("/dev/shm").unwrap();

@@ -93,6 +93,34 @@ assert f.voidresp().startswith('226'); assert f.file.readline().startswith('421'
 }
 
 #[test]
+fn a_server_that_ends_refuses_transfers_and_keeps_the_connection_for_what_was_begun() {
+    let serve = Serve::writable();
+    let script = r#"
+import os, signal, socket, time
+def refused(f, line, code):
+    try: raise SystemExit(f.sendcmd(line))
+    except ftplib.Error as e: assert str(e).startswith(code), (line, e)
+f = login(); f.voidcmd('TYPE I'); g = login(); g.voidcmd('TYPE I')
+s = f.transfercmd('STOR part'); g.storbinary('STOR other', io.BytesIO(b'whole'))
+s.sendall(b'x' * 100000)
+os.kill(int(open(os.path.join(dir, 'pid')).read()), signal.SIGTERM)
+# Nobody comes in any more once it is told.
+while True:
+    try: socket.create_connection((host, port), 30).close(); time.sleep(0.01)
+    except ConnectionRefusedError: break
+for line in 'RETR other', 'MLSD', 'STOR third':
+    for _ in range(2):
+        g.makepasv(); refused(g, line, '450')
+assert g.sendcmd('CKSM MD5 0 -1 other').startswith('213'); g.rename('other', 'named')
+s.close(); assert f.voidresp().startswith('226')
+for c in f, g: assert c.file.readline().startswith('421')
+"#;
+    ok(&python(&serve, script));
+    assert!(serve.path("named").exists() && serve.path("part").exists() && !serve.path("third").exists());
+    assert!(serve.ended().success());
+}
+
+#[test]
 fn transfers_that_do_not_finish_are_stopped_and_put_away() {
     let serve = Serve::configured("[limits]\ndrain = \"1s\"\n[anonymous]\nroot = \"ROOT\"\nread_only = false\n");
     let script = r#"

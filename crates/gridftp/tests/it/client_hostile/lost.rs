@@ -136,6 +136,31 @@ async fn a_file_whose_name_was_given_is_not_sent_again() {
     assert_eq!(fake.get("/x"), Some(b"newer".to_vec()));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_keeps_its_mode_is_no_other_file() {
+    // STAT alone tells the mode, which is kept; what has the name after the cut is looked at without it.
+    let first = AtomicBool::new(true);
+    let fake = Fake::with(move |client, verb, argument| {
+        match (verb, argument) {
+            // The draft is away, as somebody who cleans takes it.
+            ("RNTO", _) if first.swap(false, Ordering::Relaxed) => {
+                client.files.lock().unwrap().retain(|name, _| name == "/x");
+                client.hang_up();
+            }
+            ("STAT", "/x") => client.say("213-Status\r\n-rw-r-----    1 0        0     5 Nov 21 10:00 x\r\n213 End"),
+            _ => return false,
+        }
+        true
+    });
+    fake.put("/x", b"older");
+    let here = Here::with(&bytes(100_000));
+    let (remote, how) = (remote(&fake).await, How { modes: false, ..How::default() });
+    let error = transfer(&here.1, &key("x"), &remote, &key("x"), &how).await.unwrap_err();
+    assert!(error.may_pass(), "{error}");
+    transfer(&here.1, &key("x"), &remote, &key("x"), &how).await.unwrap();
+    assert_eq!(fake.get("/x"), Some(bytes(100_000)));
+}
+
 /// A server that breaks the connection at the first RNTO, which it does not do, and whose files are all of one time.
 fn breaking(sums: bool, vanishes: bool) -> Fake {
     let first = AtomicBool::new(true);

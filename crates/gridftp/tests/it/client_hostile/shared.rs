@@ -4,9 +4,10 @@ use super::fake::tools::{Here, key, options};
 use super::fake::{Client, Fake};
 use phoebus_files::store::{Kind, Store};
 use phoebus_files::{Done, Error, How, Sort, transfer};
-use phoebus_gridftp::client::Remote;
+use phoebus_gridftp::client::{Options, Remote};
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
 
 /// Sends a file of this mode, with drafts in a directory of their own, without preserving modes.
 async fn send(fake: &Fake, mode: u32) -> Result<Done, Error> {
@@ -80,6 +81,58 @@ async fn what_is_private_is_so_before_anything_else_is_done_to_it() {
             let set = next("SITE CHMOD 600 /.partial/.x.");
             assert!(stored < set && set < sum, "{log:?}");
             assert_eq!(fake.names(), ["/x"]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_may_read_is_its_owners_until_it_has_its_checksum() {
+    for (mode, meanwhile) in [("000", "400"), ("111", "511")] {
+        let fake = Fake::with(|_, _, _| false);
+        let here = Here::with(b"bytes");
+        let bits = u32::from_str_radix(mode, 8).unwrap();
+        set_permissions(here.0.path().join("x"), Permissions::from_mode(bits)).unwrap();
+        // As root alone it can be read.
+        if std::fs::read(here.0.path().join("x")).is_err() {
+            return;
+        }
+        let remote = Remote::connect(options(&fake)).await.unwrap();
+        transfer(&here.1, &key("x"), &remote, &key("x"), &How::default()).await.unwrap();
+        let log = fake.log();
+        let next = |command: &str| first(&log, command).unwrap_or_else(|| panic!("no {command}: {log:?}"));
+        let (sum, set) = (next("CKSM"), next(&format!("SITE CHMOD {mode} /.x.")));
+        assert!(next(&format!("SITE CHMOD {meanwhile} /.x.")) < sum && sum < set && set < next("RNFR"), "{log:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_written_in_place_is_private_before_its_first_byte() {
+    // Our own is asked for an empty file first, others as soon as they say that they take it.
+    for ours in [true, false] {
+        for modes in [false, true] {
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let noted = seen.clone();
+            let fake = Fake::with(move |client, verb, argument| {
+                match verb {
+                    "FEAT" if ours => {
+                        client.say("211-Features\r\n XDRAFTS\r\n CKSM ADLER32:10;\r\n MLST type*;size*;modify*;\r\n SIZE\r\n MFMT\r\n211 End")
+                    }
+                    "SITE" => {
+                        let len = client.files.lock().unwrap().get("/x").map_or(0, Vec::len);
+                        noted.lock().unwrap().push((argument.to_owned(), len));
+                        client.say("200 done");
+                    }
+                    _ => return false,
+                }
+                true
+            });
+            let here = Here::with(b"bytes");
+            set_permissions(here.0.path().join("x"), Permissions::from_mode(0o640)).unwrap();
+            let remote = Remote::connect(Options { in_place: true, ..options(&fake) }).await.unwrap();
+            transfer(&here.1, &key("x"), &remote, &key("x"), &How { modes, ..How::default() }).await.unwrap();
+            let seen = seen.lock().unwrap();
+            let expected = [("CHMOD 600 /x".to_owned(), 0), ("CHMOD 640 /x".to_owned(), 5)];
+            assert_eq!(*seen, expected, "{ours} {modes} {:?}", fake.log());
         }
     }
 }

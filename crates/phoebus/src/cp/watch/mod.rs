@@ -324,11 +324,14 @@ pub(crate) struct Told {
     watch: Arc<Watch>,
     from: String,
     to: String,
+    /// Whether links can be copied as such.
+    links: bool,
 }
 
 impl Told {
     pub(crate) fn new(watch: Arc<Watch>, source: &dyn Store, dest: &dyn Store) -> Self {
-        Self { watch, from: shown(source, &Key::ROOT), to: shown(dest, &Key::ROOT) }
+        let links = !source.is_far() && !dest.is_far();
+        Self { watch, from: shown(source, &Key::ROOT), to: shown(dest, &Key::ROOT), links }
     }
 }
 
@@ -403,7 +406,8 @@ impl Watcher for Told {
             }
             Event::Left { key, kind, to_dir } => {
                 let what = match kind {
-                    Kind::Link if to_dir => "a symbolic link to a directory (--links copies links)",
+                    Kind::Link if to_dir && self.links => "a symbolic link to a directory (--links copies links)",
+                    Kind::Link if to_dir => "a symbolic link to a directory",
                     Kind::Link => "a symbolic link that leads to no file",
                     kind => kind.described(),
                 };

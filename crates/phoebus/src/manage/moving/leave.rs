@@ -10,7 +10,7 @@ use phoebus_files::sum::{Algorithm, Sum};
 use phoebus_files::{Error, Sort, moved_name};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::Semaphore;
+use tokio::sync::{RwLock, Semaphore};
 use tokio::task::JoinSet;
 
 /// For how long before the copy begins a file may have been changed once more without another time, in seconds: by the clock of this
@@ -60,14 +60,28 @@ pub(super) struct Leaving {
     comparing: Semaphore,
 }
 
+/// What has been put aside is removed, or gets its name again, whoever waits for it.
+struct Going<T: 'static>(JoinSet<T>);
+
+impl<T> Drop for Going<T> {
+    fn drop(&mut self) {
+        self.0.detach_all();
+    }
+}
+
 impl Leaving {
     pub(super) fn new(source: Arc<dyn Store>, dest: Arc<dyn Store>, summed: bool, began: Time) -> Self {
         Self { source, dest, summed, began, apart: Mutex::default(), comparing: Semaphore::new(AHEAD) }
     }
 
     /// Removes the sources of `moved`, by what they have become, as far as each is still what was copied; several at the same time. `left`
-    /// hears of each.
-    pub(super) async fn leave_all(self, moved: Vec<(Key, Carried)>, mut left: impl FnMut(Result<(), Stays>)) {
+    /// hears of each. Those that are under way when this is dropped come to their end, and have `gate` for reading until then.
+    pub(super) async fn leave_all(
+        self,
+        moved: Vec<(Key, Carried)>,
+        gate: &Arc<RwLock<()>>,
+        mut left: impl FnMut(Result<(), Stays>),
+    ) {
         let most = if self.source.is_far() || self.dest.is_far() { AHEAD } else { 1 };
         let leaving = Arc::new(self);
         // The first of two directories goes alone: what it shows of them spares the others from being asked for.
@@ -82,18 +96,19 @@ impl Leaving {
                 }
             }
         }
-        let mut going = JoinSet::new();
+        let mut going = Going(JoinSet::new());
         loop {
-            while going.len() < most
+            while going.0.len() < most
                 && let Some((to, carried)) = ready.pop_front()
             {
-                let leaving = leaving.clone();
-                going.spawn(async move {
+                let (leaving, under_way) = (leaving.clone(), gate.clone().read_owned().await);
+                going.0.spawn(async move {
                     let done = leaving.leave(&carried, &to).await;
+                    drop(under_way);
                     (done, (carried.from.parent(), to.parent()))
                 });
             }
-            let Some(done) = going.join_next().await else { return };
+            let Some(done) = going.0.join_next().await else { return };
             match done {
                 Ok((done, dirs)) => {
                     left(done);
@@ -173,7 +188,14 @@ impl Leaving {
                 let reason = format!("{} is the same file by another name", shown(&*self.dest, to));
                 return Err(self.stays(from, &reason).into());
             }
-            if doubted { self.compare(carried, &aside, to).await } else { Ok(()) }
+            if !doubted {
+                return Ok(());
+            }
+            match self.compare(carried, &aside, to).await {
+                // What it leads to has left meanwhile.
+                Err(stays) if stays.error.sort() == Sort::NotFound && self.leads_nowhere(&aside).await => Ok(()),
+                compared => compared,
+            }
         };
         match looked.await {
             Ok(()) => {

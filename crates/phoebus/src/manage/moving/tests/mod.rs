@@ -15,7 +15,7 @@ use tokio::sync::Barrier;
 async fn moves(source: Arc<dyn Store>, from: &str, dest: Server, to: &str) -> u8 {
     let (mut tally, dest) = (Tally::default(), Arc::new(dest) as Arc<dyn Store>);
     let key = |path: &str| Key::parse(path.as_bytes()).unwrap();
-    move_by_copy(&source, &key(from), &dest, &key(to), true, &mut tally).await;
+    move_by_copy(&source, &key(from), &dest, &key(to), true, &Arc::default(), &mut tally).await;
     tally.number()
 }
 
@@ -283,4 +283,42 @@ async fn a_file_that_was_changed_is_there_and_stays() {
     assert_eq!(moves(source, "f", Server::of(there.path()), "f").await, crate::exit::PARTIAL);
     let read = |dir: &Path| fs::read(dir.join("f")).unwrap();
     assert_eq!((read(here.path()), read(there.path())), (b"changed since it was looked at".to_vec(), b"f".to_vec()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_being_removed_when_a_move_is_interrupted_has_no_hidden_name_in_the_end() {
+    let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
+    let names: Vec<String> = (0..200).map(|n| format!("f{n}")).collect();
+    for name in &names {
+        for dir in [&here, &there] {
+            fs::write(dir.path().join(name), "f").unwrap();
+        }
+    }
+    // Both have to have read what was put aside before either is removed: the second begins when this test says so.
+    let together = Arc::new(Barrier::new(2));
+    let source = Arc::new(Server { together: Some(together.clone()), dates: false, ..Server::of(here.path()) });
+    let dest = Arc::new(Local::new(there.path(), Links::Beneath).unwrap());
+    let mut moved = Vec::new();
+    for name in &names {
+        let key = Key::parse(name.as_bytes()).unwrap();
+        let meta = source.stat(&key).await.unwrap();
+        moved.push((key.clone(), Carried { from: key, meta, replaced: false }));
+    }
+    let leaving = Leaving::new(source.clone(), dest, false, Time::from(SystemTime::now()));
+    let gate = Arc::new(RwLock::new(()));
+    let aside = || fs::read_dir(here.path()).unwrap().flatten().any(|e| e.file_name().as_encoded_bytes()[0] == b'.');
+    tokio::select! {
+        () = leaving.leave_all(moved, &gate, |_| {}) => panic!("nothing is removed before the barrier"),
+        () = async { while !aside() { tokio::task::yield_now().await } } => {}
+    }
+    assert!(aside());
+    let release = tokio::spawn(async move {
+        loop {
+            together.wait().await;
+        }
+    });
+    drop(gate.write().await);
+    release.abort();
+    assert!(!aside());
+    assert!(names.iter().any(|name| here.path().join(name).exists()), "those that had not begun stay");
 }
