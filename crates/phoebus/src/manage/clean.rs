@@ -158,10 +158,10 @@ impl Args {
             human::bytes(*bytes)
         );
         for (number, what) in [
-            (used, "in use".to_owned()),
-            (young, format!("younger than {} (--min-age 0s takes any)", self.min_age)),
-            (undated, "of unknown age".to_owned()),
-            (aside, "called otherwise by a move that was cut".to_owned()),
+            (used, "in use"),
+            (young, "younger than --min-age (1d if it is not given; 0s takes any)"),
+            (undated, "of unknown age"),
+            (aside, "called otherwise by a move that was cut"),
         ] {
             if *number > 0 {
                 said += &format!("; {number} {what}");

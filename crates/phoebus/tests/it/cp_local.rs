@@ -616,7 +616,8 @@ fn drafts_that_nobody_writes_are_cleaned_and_nothing_else() {
     // By itself it leaves what is younger than a day.
     let (code, out, said) = clean(&["src"]);
     assert!(
-        (code, &*out, count()) == (0, "", all) && said.contains("5 younger than 1d (--min-age 0s takes any)"),
+        (code, &*out, count()) == (0, "", all)
+            && said.contains("5 younger than --min-age (1d if it is not given; 0s takes any)"),
         "{code}: {out}{said}"
     );
     let (code, out, _) = clean(&["-n", "--min-age", "0s", "src"]);
