@@ -88,6 +88,24 @@ impl Error {
         }
     }
 
+    /// Whether the resolver has answered that the name is none of a host. Where it has not answered, the name may be one later.
+    pub fn is_no_name(&self) -> bool {
+        // EAI_NONAME and EAI_NODATA in the words of glibc and of musl: the standard library keeps no numbers.
+        const WORDS: [&str; 4] = [
+            "Name or service not known",
+            "No address associated with hostname",
+            "Name does not resolve",
+            "Name has no usable address",
+        ];
+        match self {
+            Self::Resolve { source, .. } => {
+                let text = source.to_string();
+                WORDS.iter().any(|words| text.contains(words))
+            }
+            _ => false,
+        }
+    }
+
     /// The error of one address: of several the one that says most.
     pub fn telling(&self) -> &Self {
         match self {
@@ -180,6 +198,18 @@ mod tests {
         assert_eq!(reason(&refused), "connection refused");
         assert_eq!(reason(&io::Error::other("UDT has no \"bbr\"")), "UDT has no \"bbr\"");
         assert_eq!(reason(&io::Error::other("")), "");
+    }
+
+    #[test]
+    fn a_resolver_that_does_not_answer_knows_of_no_name() {
+        let failed = |words: &str| {
+            let source = io::Error::other(format!("failed to lookup address information: {words}"));
+            Error::Resolve { name: "host.example".to_owned(), source }
+        };
+        assert!(failed("Name or service not known").is_no_name());
+        assert!(failed("No address associated with hostname").is_no_name());
+        assert!(!failed("Temporary failure in name resolution").is_no_name());
+        assert!(!failed("Device or resource busy (os error 16)").is_no_name());
     }
 
     #[test]

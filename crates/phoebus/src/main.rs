@@ -17,6 +17,7 @@ mod run;
 mod serve;
 mod shell;
 mod status;
+mod variables;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -63,6 +64,13 @@ enum Command {
     Manual(shell::Manual),
 }
 
+impl Command {
+    /// Whether it does what variables of the environment say.
+    fn heeds_environment(&self) -> bool {
+        !matches!(self, Self::Gateway(_) | Self::Serve(_) | Self::Cert(_) | Self::Completions(_) | Self::Manual(_))
+    }
+}
+
 fn main() -> ExitCode {
     end(run().and_then(|code| match standard::missed() {
         Some(error) if code == ExitCode::SUCCESS => Err(error),
@@ -95,6 +103,9 @@ fn run() -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
+    if cli.command.heeds_environment() {
+        variables::warn();
+    }
     match cli.command {
         Command::Cp(args) => cp::run(args),
         Command::Ls(args) => manage::ls::run(args),

@@ -53,6 +53,11 @@ impl Net {
         self == Self::host(addr) || self.contains(addr) && LOCAL.iter().any(|block| self.lies_in(*block))
     }
 
+    /// Whether the range can name addresses of a gateway's own host or links: a rule for everything does not mean those.
+    pub fn names_own(self) -> bool {
+        self == Self::host(self.addr) || LOCAL.iter().any(|block| self.lies_in(*block))
+    }
+
     fn lies_in(self, block: Self) -> bool {
         self.prefix >= block.prefix && block.contains(self.addr)
     }

@@ -2,6 +2,7 @@
 
 use super::data::DataPlan;
 use super::error::{bare, passing, refused, silent, sort, words};
+use super::farewell::Farewell;
 use super::inside::Inside;
 use super::options::{Grid, Options, Security};
 use super::pipe::Ahead;
@@ -35,6 +36,9 @@ const MAPPED: &str = ":globus-mapping:";
 /// How long the first data connection to a server that SSH has started may take before data goes inside SSH instead: long enough for two
 /// lost packets, which are sent again after 1 and 3 s.
 const PROBE: Duration = Duration::from_secs(4);
+
+/// What those are told who have asked for no TLS where the server wants it.
+const TLS_HINT: &str = " (ftpes:// and --explicit-tls ask for TLS)";
 
 /// How often a login may be asked for more than is known.
 const MAX_STEPS: usize = 20;
@@ -170,6 +174,7 @@ async fn connect(options: &Options, name: &Arc<str>) -> Result<Session, Error> {
     if let Some(way) = options.way.as_ref().filter(|_| !proved) {
         let reached = way.reach(&options.server, options.patience).await.map_err(failed)?;
         let mut session = Session::new(Link::new(reached.stream), name.clone(), options.patience)?;
+        session.farewell = reached.data.is_some().then(Farewell::begin);
         (session.peer, session.data) = (reached.server, reached.data);
         return Ok(session);
     }
@@ -235,6 +240,8 @@ fn unreached(name: &str, error: &phoebus_net::Error) -> Error {
     let sort = match error.code() {
         Code::NotAllowed | Code::AuthFailed | Code::AuthRequired if carried => Sort::Denied,
         Code::Requirement if carried => Sort::Request,
+        // Another try would find it as little.
+        Code::NameNotFound if error.is_no_name() => Sort::Other,
         _ => Sort::Passing,
     };
     Error::Store { name, reason: error.to_string(), sort }
@@ -347,10 +354,17 @@ async fn user(session: &mut Session, options: &Options) -> Result<(), Error> {
         }
         _ if sort(&reply) == Sort::Passing => Err(refused(&session.name, "log in to", "the login", &reply)),
         _ => {
-            let source = io::Error::other(format!("the server answers with {}", words(&reply)));
+            let hint = if asks_for_tls(&reply, &options.security) { TLS_HINT } else { "" };
+            let source = io::Error::other(format!("the server answers with {}{hint}", words(&reply)));
             Err(Error::Denied { name: session.name.to_string(), act: "log in to", source })
         }
     }
+}
+
+/// Whether a login in clear is refused because it is in clear (RFC 4217, section 12; some say so by 530 or 550).
+fn asks_for_tls(reply: &Reply, security: &Security) -> bool {
+    let text = reply.text().to_ascii_uppercase();
+    matches!(security, Security::None) && ["TLS", "SSL", "SECURE", "ENCRYPT"].iter().any(|word| text.contains(word))
 }
 
 /// Takes a password out of an answer that repeats it.

@@ -26,6 +26,7 @@ mod begun;
 mod data;
 mod draft;
 mod error;
+mod farewell;
 mod given;
 mod in_place;
 mod inside;
@@ -56,6 +57,7 @@ mod tls;
 mod unix;
 mod way;
 
+pub use farewell::farewells;
 pub use inside::Inside;
 pub use options::{Grid, Login, Options, Password, Security, Segment};
 pub use remote::Remote;

@@ -1,6 +1,7 @@
 //! One control connection: commands out, answers in, each within its time (RFC 959, section 5.4; RFC 2228, section 3).
 
 use super::error::{broken, passing, refused, senseless, silent};
+use super::farewell::{ANSWER, Farewell};
 use super::pipe::Ahead;
 use super::stack::Told;
 use crate::control::Link;
@@ -20,6 +21,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
@@ -42,6 +44,8 @@ pub(super) struct Session {
     pub(super) local: SocketAddr,
     /// What carries its data connections, where the network itself does not: then nobody connects to this end.
     pub(super) data: Option<Arc<dyn Transport>>,
+    /// Where it leads through gateways, which tell a connection that has ended from one that was cut.
+    pub(super) farewell: Option<Farewell>,
     /// By what the server was told to carry data, if it was.
     pub(super) told: Option<Told>,
     /// Whether it refuses to carry data by what it was told, where that is no matter.
@@ -98,6 +102,7 @@ impl Session {
             peer,
             local,
             data: None,
+            farewell: None,
             told: None,
             refuses: false,
             own: None,
@@ -134,6 +139,11 @@ impl Session {
         self.settle().await?;
         if !is_line(line) {
             return Err(senseless(&self.name, "a name with a line end in it cannot be asked for"));
+        }
+        // What was sent ahead may be such a question, too.
+        if self.in_step || lists(line) {
+            self.replies.expect_long(lists(line));
+            self.inner.expect_long(lists(line));
         }
         let line = match &mut self.protected {
             None => line.to_vec(),
@@ -363,18 +373,33 @@ impl Session {
             && self.link.is_quiet()
     }
 
-    /// Ends it without waiting.
+    /// Ends it without waiting. Through gateways a task waits for the server's end ([`farewells`](super::farewells)).
     pub(super) fn quit(mut self) {
         self.moving = false;
-        self.say_last("QUIT");
+        let Some(runtime) = Handle::try_current().ok().filter(|_| self.farewell.is_some()) else {
+            return self.say_last("QUIT");
+        };
+        self.place = None;
+        runtime.spawn(async move {
+            let line = self.last_line("QUIT");
+            // Whatever becomes of it: nothing is asked for any more.
+            if !matches!(timeout(ANSWER, self.link.take_leave(&line, ANSWER)).await, Ok(Ok(()))) {
+                self.link.say_last(b"");
+            }
+        });
     }
 
     fn say_last(&mut self, command: &str) {
+        let line = self.last_line(command);
+        self.link.say_last(&line);
+    }
+
+    fn last_line(&mut self, command: &str) -> Vec<u8> {
         let line = match &mut self.protected {
             Some(protected) => protected.command(command).unwrap_or_default(),
             None => command.to_owned(),
         };
-        self.link.say_last(format!("{line}\r\n").as_bytes());
+        format!("{line}\r\n").into_bytes()
     }
 }
 
@@ -385,6 +410,11 @@ impl Drop for Session {
             self.say_last("ABOR");
         }
     }
+}
+
+/// Whether the answer to a line lists something, so that it may be long.
+fn lists(line: &[u8]) -> bool {
+    [&b"STAT"[..], b"SITE", b"MLSC", b"MLSR", b"MLST", b"HELP"].iter().any(|verb| line.starts_with(verb))
 }
 
 /// What `future` comes to without waiting.

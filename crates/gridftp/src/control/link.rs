@@ -168,6 +168,27 @@ impl Link {
         }
     }
 
+    /// Says a last thing, which has the other end end the connection, and ends it then: whoever says more to one that has closed, or
+    /// leaves what it says unread, has the kernel reset the connection, which looks like a failure to whoever relays it.
+    ///
+    /// # Errors
+    /// As of [`Self::write`]; when the connection has failed.
+    pub(crate) async fn take_leave(&mut self, bytes: &[u8], stall: Duration) -> io::Result<()> {
+        self.write(bytes, stall).await?;
+        let mut room = [0; 1024];
+        loop {
+            match self.stream.try_read(&mut room) {
+                Ok(0) => break,
+                Ok(_) => consume_budget().await,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.readable().await?,
+                Err(error) => return Err(error),
+            }
+        }
+        self.stream.shutdown_write()?;
+        self.stream.disarm();
+        Ok(())
+    }
+
     /// Ends it: what was written is delivered, and then its end.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ use items::{Group, Wanted};
 use phoebus_files::Stop;
 use phoebus_files::job::Job;
 use phoebus_files::plan::{Filter, list};
+use phoebus_gridftp::client::farewells;
 use phoebus_proto::text;
 use report::Outcome;
 use std::fs::File;
@@ -62,7 +63,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         let work = copy(&args, Arc::new(filter), &shared);
         tokio::pin!(work);
         let signal = tokio::select! {
-            result = &mut work => return (result, Duration::ZERO),
+            result = &mut work => {
+                farewells().await;
+                return (result, Duration::ZERO);
+            }
             signal = interrupted() => signal,
         };
         let code = match signal {

@@ -159,9 +159,10 @@ impl Gateway {
             Role::NearClients(args) => write!(
                 text,
                 "\n[[route]]\nto = \"*\"\nvia = \"{}\"\n\n\
-                 # All of it goes to {0}, which says where it may go.\n[[allow]]\nfrom = {}\nto = [\"*\"]\n",
+                 # All of it goes to {0}, which says where it may go.\n[[allow]]\nfrom = {}\nto = {}\n",
                 other.name,
-                list(&args.from)
+                list(&args.from),
+                list(&onwards(&args.to))
             ),
             Role::Far(args) => {
                 write!(text, "\n[[allow]]\nfrom = [\"{}\"]\nto = {}\n", other.name, list(&args.to))
@@ -169,6 +170,13 @@ impl Gateway {
         };
         text
     }
+}
+
+/// What the first gateway lets pass, which leaves it to the second where sessions may go: everything, and what that does not mean, as
+/// it may be this gateway's own host or link.
+fn onwards(to: &[String]) -> Vec<String> {
+    let own = to.iter().filter(|item| item.parse::<Net>().is_ok_and(Net::names_own));
+    std::iter::once("*".to_owned()).chain(own.cloned()).collect()
 }
 
 /// A name, and `/PORT` or `:PORT` after it.

@@ -18,6 +18,7 @@ use anyhow::Result;
 use phoebus_files::Error;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Kind, Meta, Time};
+use phoebus_gridftp::client::farewells;
 use phoebus_proto::gridftp::time::Stamp;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -86,7 +87,11 @@ impl Tally {
 /// Runs `work` with a runtime of its own.
 fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(work);
+    let result = runtime.block_on(async {
+        let result = work.await;
+        farewells().await;
+        result
+    });
     runtime.shutdown_background();
     result
 }

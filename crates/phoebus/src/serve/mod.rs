@@ -113,6 +113,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         }
         (None, None) => return Err(Exit::usage("--root DIR with --anonymous, or --config FILE, was expected")),
     };
+    // As the file has it: what it says later is held against that.
+    let fixed = Fixed { listen: args.listen.is_empty().then(|| config.listen.clone()), repeats: config.log.repeats };
     if !args.listen.is_empty() {
         config.listen = args.listen;
     } else if args.config.is_none() {
@@ -129,7 +131,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     start_log(&Log { repeats: config.log.repeats, ..Log::default() }, args.json, None)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("cannot start the server's threads")?;
-    let cut = runtime.block_on(serve(config, args.config))?;
+    let cut = runtime.block_on(serve(config, args.config.map(|file| (file, fixed))))?;
     runtime.shutdown_background();
     if cut > 0 {
         anyhow::bail!("ended {cut} sessions that had not finished");
@@ -137,8 +139,25 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a configuration said at the start of what is not read again.
+#[derive(Clone)]
+struct Fixed {
+    /// None where the command says it.
+    listen: Option<Vec<SocketAddr>>,
+    repeats: u32,
+}
+
+impl Fixed {
+    /// The keys whose values are others in `config`.
+    fn changed(&self, config: &Config) -> Vec<&'static str> {
+        let listen = self.listen.as_ref().is_some_and(|listen| *listen != config.listen);
+        let keys = [("listen", listen), ("log.repeats", self.repeats != config.log.repeats)];
+        keys.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
+    }
+}
+
 /// Serves by `config`, which was read from `file`, if from any.
-async fn serve(config: Config, file: Option<PathBuf>) -> Result<usize> {
+async fn serve(config: Config, file: Option<(PathBuf, Fixed)>) -> Result<usize> {
     // Before it can be reached: whoever sees that it can may send one.
     let mut term = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut int = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
@@ -156,6 +175,7 @@ async fn serve(config: Config, file: Option<PathBuf>) -> Result<usize> {
     let mut out = std::io::stdout();
     for addr in server.addresses() {
         writeln!(out, "listening on {addr}")?;
+        tracing::info!(address = %addr, "listening");
     }
     out.flush()?;
     let reloader = server.reloader();
@@ -163,8 +183,8 @@ async fn serve(config: Config, file: Option<PathBuf>) -> Result<usize> {
         let (mut reloads, mut again) = (JoinSet::new(), false);
         loop {
             tokio::select! {
-                _ = term.recv() => return,
-                _ = int.recv() => return,
+                _ = term.recv() => return tracing::info!("SIGTERM: nobody new is served, and files that were begun finish"),
+                _ = int.recv() => return tracing::info!("SIGINT: nobody new is served, and files that were begun finish"),
                 Some(()) = hup.recv(), if !again => match reloads.is_empty() {
                     true => drop(reloads.spawn(reload(reloader.clone(), file.clone()))),
                     false => {
@@ -178,20 +198,32 @@ async fn serve(config: Config, file: Option<PathBuf>) -> Result<usize> {
             }
         }
     };
-    Ok(server.run(end).await)
+    let cut = server.run(end).await;
+    tracing::info!(cut, "ended");
+    Ok(cut)
 }
 
 /// Reads the configuration again, and all that it names; what cannot be used changes nothing.
-async fn reload(reloader: Reloader, file: Option<PathBuf>) {
-    let Some(file) = file else {
+async fn reload(reloader: Reloader, file: Option<(PathBuf, Fixed)>) {
+    let Some((file, fixed)) = file else {
         tracing::warn!("SIGHUP: there is no configuration file to read again; it has to be given by --config");
         return;
     };
     let name = file.display().to_string();
     // Directories and keys may lie on slow disks.
-    let done = tokio::task::spawn_blocking(move || reloader.reload(Config::read(&file)?)).await;
+    let read = move || {
+        let config = Config::read(&file)?;
+        let changed = fixed.changed(&config);
+        reloader.reload(config).map(|()| changed)
+    };
+    let done = tokio::task::spawn_blocking(read).await;
     match done {
-        Ok(Ok(())) => tracing::info!(file = name, "the configuration was read again; new connections are served by it"),
+        Ok(Ok(changed)) => {
+            tracing::info!(file = name, "the configuration was read again; new connections are served by it");
+            for key in changed {
+                tracing::warn!(file = name, "{key} has changed; it takes a restart to change what it says");
+            }
+        }
         Ok(Err(error)) => {
             tracing::error!(file = name, %error, "the configuration cannot be used, and nothing is changed")
         }

@@ -273,3 +273,13 @@ fn help_tells_the_exit_codes() {
         assert!(help.contains(expected), "{help}");
     }
 }
+
+#[test]
+fn a_misspelt_variable_is_told_and_does_not_stop_anything() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+    command.args(["run", "--", "true"]).env("PHOEBUS_ONY", "10.0.0.0/8").env("PHOEBUS_GW", "pg1.example");
+    let output = command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches("PHOEBUS_ONY, which nothing reads; is PHOEBUS_ONLY meant?").count(), 1, "{said}");
+}

@@ -54,6 +54,39 @@ fn each_direction_ends_on_its_own() {
 }
 
 #[test]
+fn what_init_writes_lets_sessions_go_to_the_gateways_own_host_where_that_was_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = [(); 2].map(|()| format!("127.0.0.1/{}", support::port::free()));
+    let [pg1, pg2] = [format!("pg1={}", at[0]), format!("pg2={}", at[1])];
+    let init = ["gateway", "init", "--dir", ".", &pg1, "--peer", &pg2, "--from", "127.0.0.0/8", "--to", "127.0.0.0/8"];
+    let output = phoebus().args(init).current_dir(dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let mut running: Vec<_> = ["pg1.toml", "pg2.toml"]
+        .map(|file| {
+            let mut command = phoebus();
+            command.args(["gateway", "--config", file]).current_dir(dir.path());
+            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        })
+        .into();
+    for at in &at {
+        let at: SocketAddr = at.replace('/', ":").parse().unwrap();
+        wait_until(|| std::net::TcpStream::connect(at).is_ok(), || format!("nobody listens at {at}"));
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let destination = listener.local_addr().unwrap().to_string();
+    let server = std::thread::spawn(move || listener.accept().unwrap().0.write_all(b"hello").unwrap());
+    let mut command = phoebus();
+    command.args(["connect", "--gateway", &at[0], &destination]).stdin(Stdio::null());
+    let output = command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME").output().unwrap();
+    for child in &mut running {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!((&output.stdout[..], said(&output)), (&b"hello"[..], String::new()));
+    server.join().unwrap();
+}
+
+#[test]
 fn the_report_says_of_how_many_connections_a_hop_consists_and_its_rate() {
     let from_pg1 = "[[peer]]\nname = \"pg1\"\naddress = \"127.0.0.1:1\"\nsecurity = \"none\"\nfrom = [\"127.0.0.0/8\"]\n\
                     pool = { min = 0 }\n";

@@ -67,6 +67,12 @@ impl Here {
         self.gateways.iter().map(total).collect()
     }
 
+    /// How many of them failed.
+    fn failed(&self) -> Vec<u64> {
+        let failed = |gateway: &Gateway| gateway.status()["totals"]["sessions_failed"].as_u64().unwrap();
+        self.gateways.iter().map(failed).collect()
+    }
+
     /// Does `work`, which is to open as many sessions at every gateway, and gives how many that were.
     #[track_caller]
     fn counting(&self, work: impl FnOnce()) -> u64 {
@@ -130,6 +136,18 @@ fn everything(here: &Here, url: &dyn Fn(&str) -> String, root: &Path, with: &[&s
     assert!(sessions >= least, "{sessions} sessions");
     fs::remove_dir_all(here.path("back")).unwrap();
     assert_eq!(hidden(root), Vec::<String>::new());
+}
+
+#[test]
+fn sessions_of_what_succeeds_do_not_fail() {
+    let (here, serve) = (Here::new(), Serve::writable());
+    here.counting(|| {
+        here.does(&["cp", "tree/b b", &serve.url("x")]);
+        here.does(&["ls", &serve.url("")]);
+        here.does(&["cp", &serve.url("x"), "back"]);
+        here.does(&["cat", &serve.url("x")]);
+    });
+    assert_eq!(here.failed(), [0, 0]);
 }
 
 const BOTH: &str = ", by pg1, pg2";

@@ -406,3 +406,34 @@ for n in range(10): f.cwd('/'); f.nlst()
     let lines = |what: &str| log.lines().filter(|line| line.contains(what)).count();
     assert_eq!((lines("there are too many connections"), lines("is logged in")), (3, 1), "{log}");
 }
+
+#[test]
+fn the_log_tells_of_the_beginning_the_end_and_what_takes_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, log) = (dir.path().join("serve.toml"), dir.path().join("log"));
+    let write = |listen: &str, repeats: u32| {
+        let anonymous = format!("[anonymous]\nroot = {:?}\n", dir.path());
+        fs::write(&file, format!("listen = [\"{listen}\"]\n[log]\nrepeats = {repeats}\n{anonymous}")).unwrap();
+    };
+    write("127.0.0.1:0", 20);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phoebus"));
+    command.args(["serve", "--config"]).arg(&file).stdout(Stdio::null()).stderr(File::create(&log).unwrap());
+    let mut child = command.spawn().unwrap();
+    let said = || fs::read_to_string(&log).unwrap();
+    let until =
+        |words: &str| support::wait_until(|| said().contains(words), || format!("no \"{words}\" in {}", said()));
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+    };
+    until("listening address=127.0.0.1:");
+    signal("-HUP");
+    until("was read again");
+    assert!(!said().contains("has changed"), "{}", said());
+    write("127.0.0.2:0", 21);
+    signal("-HUP");
+    until("listen has changed; it takes a restart");
+    until("log.repeats has changed; it takes a restart");
+    signal("-TERM");
+    assert!(child.wait().unwrap().success());
+    assert!(said().contains("SIGTERM") && said().contains("ended"), "{}", said());
+}

@@ -3,11 +3,21 @@
 //! The first line of several has `-` after the code, and the last one the code and a blank; between them is anything, and a
 //! line that would be taken for the last begins with a blank instead.
 
-use super::line::{Lines, LongLine, is_line};
+use super::line::{Lines, LongLine, MAX_LINE, is_line};
 use std::fmt;
 
-/// How many bytes an answer may have: those of `MLSC`, which lists a directory in one, are the longest.
+/// How many bytes an answer may have that lists something, such as those to `STAT` and `SITE DRAFTS`.
 pub const MAX_REPLY: usize = 64 << 20;
+
+/// How many lines it may have: each costs memory beside its bytes.
+pub const MAX_LINES: usize = 1 << 20;
+
+/// How many bytes any other answer may have: two of the longest lines. Greetings, messages of the day and lists of features have some
+/// thousand.
+pub const MAX_SHORT: usize = 2 * MAX_LINE;
+
+/// How many lines any other answer may have.
+pub const MAX_SHORT_LINES: usize = 2048;
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +40,9 @@ pub enum ReplyError {
     /// The answer does not end.
     #[error("the server answers with more than {0} bytes")]
     Long(usize),
+    /// The same, by its lines.
+    #[error("the server answers with more than {0} lines")]
+    Lines(usize),
 }
 
 impl Reply {
@@ -104,12 +117,18 @@ pub struct Replies {
     lines: Lines,
     open: Option<Reply>,
     size: usize,
+    long: bool,
 }
 
 impl Replies {
     /// None yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether answers may be as long as listings from here on. They are short before this is called.
+    pub fn expect_long(&mut self, long: bool) {
+        self.long = long;
     }
 
     /// Adds what came in.
@@ -136,8 +155,12 @@ impl Replies {
                 continue;
             };
             self.size += line.len() + 1;
-            if self.size > MAX_REPLY {
-                return Err(ReplyError::Long(MAX_REPLY));
+            let (bytes, lines) = if self.long { (MAX_REPLY, MAX_LINES) } else { (MAX_SHORT, MAX_SHORT_LINES) };
+            if self.size > bytes {
+                return Err(ReplyError::Long(bytes));
+            }
+            if open.lines.len() >= lines {
+                return Err(ReplyError::Lines(lines));
             }
             match start {
                 Some((code, false)) if code == open.code => {
@@ -200,6 +223,49 @@ mod tests {
         assert_eq!(replies[1].text(), "Extensions\n MLST a*;\n 211 not the end\nEnd.");
         assert_eq!((replies[3].text(), replies[4].text()), (String::new(), "a\nb\nc".into()));
         assert!(replies[2].is_preliminary() && replies[0].is_success());
+    }
+
+    /// Feeds `line` for ever after the first line of an answer; how it ends, and how many bytes were taken.
+    fn endless(mut replies: Replies, line: &[u8]) -> (ReplyError, usize) {
+        replies.push(b"220-hello\r\n");
+        let block = line.repeat((16 << 10) / line.len());
+        for taken in 0.. {
+            replies.push(&block);
+            match replies.take() {
+                Ok(None) => {}
+                Ok(Some(reply)) => panic!("an answer: {}", reply.code),
+                Err(error) => return (error, (taken + 1) * block.len()),
+            }
+        }
+        unreachable!("it never ends")
+    }
+
+    #[test]
+    fn answers_without_end_are_given_up_soon() {
+        let short = || Replies::new();
+        assert_eq!(endless(short(), b"\r\n").0, ReplyError::Lines(MAX_SHORT_LINES));
+        assert_eq!(endless(short(), b"220-a\r\n").0, ReplyError::Lines(MAX_SHORT_LINES));
+        let (error, taken) = endless(short(), &[&[b'x'; 998][..], b"\r\n"].concat());
+        assert_eq!(error, ReplyError::Long(MAX_SHORT));
+        assert!(taken < 2 * MAX_SHORT, "{taken}");
+        let mut long = short();
+        long.expect_long(true);
+        let (error, taken) = endless(long, b" a\r\n");
+        assert_eq!(error, ReplyError::Lines(MAX_LINES));
+        assert!(taken < 8 << 20, "{taken}");
+    }
+
+    #[test]
+    fn listings_are_long_where_they_are_expected() {
+        let lines: Vec<String> = (0..10_000).map(|n| format!(" type=file; name{n}")).collect();
+        let bytes = Reply::of_lines(250, &lines).encode();
+        let mut replies = Replies::new();
+        replies.expect_long(true);
+        replies.push(&bytes);
+        assert_eq!(replies.take().unwrap().unwrap().lines.len(), lines.len());
+        replies.expect_long(false);
+        replies.push(&bytes);
+        assert_eq!(replies.take(), Err(ReplyError::Lines(MAX_SHORT_LINES)));
     }
 
     #[test]
