@@ -4,23 +4,28 @@
 //! {"command":"status"}      → {"name":"pg1", … }
 //! ```
 
-use crate::quota::Quota;
+use crate::quota::{Quota, Slot};
 use crate::shared::Shared;
 use crate::status::Status;
 use serde::Deserialize;
+use std::collections::VecDeque;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Longest request; a command is a word.
-const REQUEST_MAX: u64 = 4096;
+const REQUEST_MAX: usize = 4096;
+
+/// How long nothing may be asked on a connection: programs ask as soon as they have it.
+const FIRST_LINE: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
@@ -54,26 +59,67 @@ pub(crate) fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Answers until dropped: so many at a time (`limits.admin_connections`), each for as long as a handshake may take. Others wait until
-/// they are accepted, and cost no descriptor before.
+/// A place among those that are served, and who is told when it is free.
+struct Served {
+    slot: Option<Slot>,
+    left: Arc<Notify>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.slot = None;
+        self.left.notify_one();
+    }
+}
+
+/// A connection on which nothing was asked yet, as far as is known.
+struct Silent {
+    task: AbortHandle,
+    /// Something was.
+    asked: Arc<AtomicBool>,
+    stream: Weak<UnixStream>,
+}
+
+impl Silent {
+    /// Whether something has come that was not read yet.
+    fn speaks(&self) -> bool {
+        self.stream.upgrade().is_some_and(|stream| rustix::io::ioctl_fionread(&*stream).is_ok_and(|n| n > 0))
+    }
+}
+
+/// Answers until dropped: so many at a time (`limits.admin_connections`), each for as long as a handshake may take. One more is
+/// accepted, for which the oldest one makes room that has asked nothing, or which waits until one ends. Others cost no descriptor.
 pub(crate) async fn serve(shared: Arc<Shared>, listener: UnixListener) {
     let served: Arc<Quota> = Arc::default();
     let left = Arc::new(Notify::new());
+    let mut silent: VecDeque<Silent> = VecDeque::new();
     loop {
-        let limits = shared.setup().config.limits;
-        // All who can connect are this user or its group: one source.
-        let Ok(slot) = served.take(Ipv4Addr::LOCALHOST.into(), limits.admin_connections.get(), u32::MAX) else {
-            left.notified().await;
-            continue;
-        };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (shared, left) = (shared.clone(), left.clone());
-                tokio::spawn(async move {
-                    let _ = timeout(limits.handshake_timeout.0, answer(&shared, stream)).await;
-                    drop(slot);
-                    left.notify_one();
+                let (slot, limit) = loop {
+                    let limits = shared.setup().config.limits;
+                    silent.retain(|one| !one.asked.load(Relaxed) && !one.task.is_finished());
+                    // All who can connect are this user or its group: one source.
+                    match served.take(Ipv4Addr::LOCALHOST.into(), limits.admin_connections.get(), u32::MAX) {
+                        Ok(slot) => break (slot, limits.handshake_timeout.0),
+                        Err(_) => {
+                            let oldest = silent.iter().position(|one| !one.speaks());
+                            if let Some(oldest) = oldest.and_then(|at| silent.remove(at)) {
+                                oldest.task.abort();
+                            }
+                            left.notified().await;
+                        }
+                    }
+                };
+                let place = Served { slot: Some(slot), left: left.clone() };
+                let (shared, asked) = (shared.clone(), Arc::<AtomicBool>::default());
+                let (has_asked, stream) = (asked.clone(), Arc::new(stream));
+                let watched = Arc::downgrade(&stream);
+                let task = tokio::spawn(async move {
+                    let _place = place;
+                    let _ = timeout(limit, answer(&shared, &stream, &has_asked)).await;
                 });
+                silent.push_back(Silent { task: task.abort_handle(), asked, stream: watched });
             }
             Err(error) => {
                 tracing::warn!("the administration socket: {error}");
@@ -83,16 +129,49 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: UnixListener) {
     }
 }
 
-async fn answer(shared: &Shared, stream: UnixStream) -> io::Result<()> {
-    let (reader, mut writer) = stream.into_split();
-    let mut lines = BufReader::new(reader.take(REQUEST_MAX)).lines();
-    while let Some(line) = lines.next_line().await? {
-        let mut reply = match serde_json::from_str(&line) {
-            Ok(Command::Status) => serde_json::to_vec(&Status::of(shared))?,
-            Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error.to_string() }))?,
-        };
-        reply.push(b'\n');
-        writer.write_all(&reply).await?;
+/// Answers each line; `asked` is set at the first, which has to come soon.
+async fn answer(shared: &Shared, stream: &UnixStream, asked: &AtomicBool) -> io::Result<()> {
+    let (mut input, mut room, first) = (Vec::new(), [0; REQUEST_MAX], Instant::now() + FIRST_LINE);
+    let mut left = REQUEST_MAX;
+    loop {
+        while let Some(end) = input.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = input.drain(..=end).collect();
+            asked.store(true, Relaxed);
+            let mut reply = match serde_json::from_slice(&line) {
+                Ok(Command::Status) => serde_json::to_vec(&Status::of(shared))?,
+                Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error.to_string() }))?,
+            };
+            reply.push(b'\n');
+            write_all(stream, &reply).await?;
+        }
+        if left == 0 {
+            return Ok(());
+        }
+        if asked.load(Relaxed) {
+            stream.readable().await?;
+        } else {
+            timeout_at(first, stream.readable()).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        }
+        match stream.try_read(&mut room[..left]) {
+            Ok(0) => return Ok(()),
+            Ok(n) => {
+                input.extend_from_slice(&room[..n]);
+                left -= n;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }

@@ -38,6 +38,24 @@ fn the_administration_socket_serves_some_at_a_time() {
     drop(pg);
 }
 
+#[test]
+fn who_asks_nothing_at_the_administration_socket_makes_room() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("admin");
+    let limits = "[limits]\nadmin_connections = 3\nhandshake_timeout = \"10m\"\n";
+    let pg = Pg::start("pg1", &format!("{ALLOW_ALL}{limits}[admin]\nsocket = {path:?}\n"));
+    // Nearly all of them come while nobody has time to find them silent for long.
+    let silent: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    let mut asking = UnixStream::connect(&path).unwrap();
+    asking.set_read_timeout(Some(PATIENCE)).unwrap();
+    asking.write_all(b"{\"command\":\"status\"}\n").unwrap();
+    let begun = Instant::now();
+    assert!(asking.read(&mut [0; 1 << 16]).unwrap() > 0);
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    drop((silent, pg));
+}
+
 /// A session that has failed, and one of whose connections the gateway still reads, is counted until that is over.
 #[test]
 fn a_session_counts_as_long_as_its_connections() {
