@@ -7,7 +7,7 @@
 use crate::draft::{draft_beside, is_draft, moved_from};
 use crate::error::{Error, Sort};
 use crate::key::Key;
-use crate::links::names_of_dir;
+use crate::links::{Doubts, own_dirs};
 use crate::own::{Own, OwnDirs};
 use crate::store::{Kind, Meta, Store, Time};
 use std::collections::BTreeMap;
@@ -51,17 +51,15 @@ pub enum Fate {
 
 impl Cleaning {
     /// Finds, and removes, the drafts in the directory `top` and in all below it, and `told` hears of each and of what fails. Symbolic
-    /// links are not followed.
+    /// links below `top` are not followed.
     pub async fn run(self, store: &dyn Store, top: &Key, told: &mut (dyn FnMut(Result<Found<'_>, Error>) + Send)) {
-        // With how many names each has, where that is told.
-        let mut dirs = vec![(top.clone(), names_of_dir(store, top).await.ok().flatten())];
-        while let Some((dir, names)) = dirs.pop() {
+        let (mut dirs, mut doubts) = (vec![top.clone()], Doubts::default());
+        while let Some(dir) = dirs.pop() {
             let mut drafts = BTreeMap::new();
             match drafts_in(store, &dir, &mut drafts).await {
                 Ok(below) if below.is_empty() => {}
-                Ok(below) => match store.own_dirs(&dir).await {
-                    Ok(None) => dirs.extend(below.into_iter().map(|key| (key, None))),
-                    Ok(Some(own)) => dirs.extend(own_among(store, below, &own, names, told)),
+                Ok(below) => match own_dirs(store, &dir).await {
+                    Ok(own) => dirs.extend(own_among(store, below, &own, &mut doubts, told)),
                     Err(error) => {
                         let reason = "the directories in it may be symbolic links, and were not looked into";
                         told(Err(Error::Store {
@@ -77,6 +75,16 @@ impl Cleaning {
                 Err(error) => {
                     told(Err(error));
                     continue;
+                }
+            }
+            if self.remove && !drafts.is_empty() {
+                match doubts.is_behind(store, &dir).await {
+                    Ok(false) => {}
+                    Ok(true) => continue,
+                    Err(error) => {
+                        told(Err(error));
+                        continue;
+                    }
                 }
             }
             for names in drafts.values() {
@@ -132,24 +140,24 @@ impl Cleaning {
     }
 }
 
-/// Those of `below` that are directories themselves, with how many names they have. `names` is how many the directory has that they are in.
+/// Those of `below` that are directories themselves, as far as that is told.
 fn own_among(
     store: &dyn Store,
     below: Vec<Key>,
     own: &OwnDirs,
-    names: Option<u64>,
+    doubts: &mut Doubts,
     told: &mut (dyn FnMut(Result<Found<'_>, Error>) + Send),
-) -> Vec<(Key, Option<u64>)> {
+) -> Vec<Key> {
     let mut found = Vec::new();
     for key in below {
-        match own.is(key.name(), names) {
-            Own::Yes => found.push((key.clone(), own.names_of(key.name()))),
+        match own.is(key.name()) {
+            Own::Yes => found.push(key),
+            Own::Likely => {
+                doubts.note(key.clone());
+                found.push(key);
+            }
             Own::Link => {}
-            Own::Unknown => told(Err(Error::Store {
-                name: format!("{}/{key}", store.name()),
-                reason: "it may be a symbolic link, which the server does not tell, and was not looked into".to_owned(),
-                sort: Sort::Other,
-            })),
+            Own::Unknown => told(Err(Error::MayBeLink { name: format!("{}/{key}", store.name()) })),
         }
     }
     found

@@ -170,6 +170,15 @@ pub enum Error {
         /// As the system says it.
         source: io::Error,
     },
+    /// What a store lists as a directory may be a symbolic link to one, and what is in it was to be removed or taken away.
+    #[error(
+        "{name} may be a symbolic link to a directory, which the server does not tell: what is in it stays \
+         (--trust-listings takes it for a directory)"
+    )]
+    MayBeLink {
+        /// What is listed as a directory.
+        name: String,
+    },
     /// What a store that is no file system reports of its own.
     #[error("{name}: {reason}")]
     Store {
@@ -220,7 +229,8 @@ impl Error {
             | Self::IntoItself { .. }
             | Self::Beyond { .. }
             | Self::Limit { .. }
-            | Self::Unsupported { .. } => Sort::Request,
+            | Self::Unsupported { .. }
+            | Self::MayBeLink { .. } => Sort::Request,
             Self::Io { .. } | Self::Stopped { .. } => Sort::Other,
             Self::Store { sort, .. } => *sort,
         }
@@ -265,6 +275,7 @@ impl Error {
             Self::Stopped { name } => Self::Stopped { name: name.clone() },
             Self::Limit { name, what, limit } => Self::Limit { name: name.clone(), what, limit: *limit },
             Self::Unsupported { name, what } => Self::Unsupported { name: name.clone(), what },
+            Self::MayBeLink { name } => Self::MayBeLink { name: name.clone() },
             Self::Io { name, act, source } => Self::Io { name: name.clone(), act, source: same(source) },
             Self::Store { name, reason, sort } => {
                 Self::Store { name: name.clone(), reason: reason.clone(), sort: *sort }

@@ -51,7 +51,7 @@ pub use draft::{
     part_of, random_tag,
 };
 pub use error::{Error, Sort};
-pub use links::{DirsOf, is_own_dir, names_of_dir, remove_unseen};
+pub use links::{Doubts, NamedDirs, Next, begin_to_remove, own_dirs};
 pub use own::{Own, OwnDirs};
 pub use phoebus_proto::range;
 pub use retry::Retry;

@@ -1,119 +1,163 @@
-//! Whether what a store calls a directory is one itself, or a symbolic link to one: asked before anything in it is removed.
+//! Directories, and symbolic links that a store lists as directories: whoever removes what is in a tree, or takes it away, must not go behind
+//! those.
 
 use crate::error::{Error, Sort};
 use crate::key::Key;
 use crate::own::{Own, OwnDirs};
-use crate::store::{Kind, Store};
+use crate::store::{Kind, Store, TriedDir};
+use std::collections::HashMap;
 
-/// What is known of the directories in a directory, for those who remove what is in them.
-#[derive(Debug)]
-pub enum DirsOf {
-    /// Each is one itself: listings of this store call no symbolic link a directory.
-    Themselves,
-    /// The server tells which are.
-    Told(OwnDirs),
-    /// It could not be asked.
-    Untold,
+/// Asks `store` about the directories in `dir`. Where it cannot tell, nothing is known of them.
+///
+/// # Errors
+/// Those that may pass.
+pub async fn own_dirs(store: &dyn Store, dir: &Key) -> Result<OwnDirs, Error> {
+    match store.own_dirs(dir).await {
+        Err(error) if error.sort() == Sort::Passing => Err(error),
+        Err(_) => Ok(OwnDirs::all(Own::Unknown)),
+        told => told,
+    }
 }
 
-impl DirsOf {
-    /// Asks about the directories in `dir`, if there are `any`.
+/// Directories that somebody names. Of many in one directory the store is asked once.
+#[derive(Debug, Default)]
+pub struct NamedDirs {
+    asked: Option<(Key, OwnDirs)>,
+}
+
+impl NamedDirs {
+    /// What `key` is, which the store calls a directory when it is asked about it alone.
     ///
     /// # Errors
-    /// Those that may pass.
-    pub async fn ask(store: &dyn Store, dir: &Key, any: bool) -> Result<Self, Error> {
-        if !any || !store.is_far() {
-            return Ok(Self::Themselves);
+    /// Nobody can say for now.
+    pub async fn is(&mut self, store: &dyn Store, key: &Key) -> Result<Own, Error> {
+        if key.is_root() {
+            return Ok(Own::Yes);
         }
-        match store.own_dirs(dir).await {
-            Ok(None) => Ok(Self::Themselves),
-            Ok(Some(own)) => Ok(Self::Told(own)),
-            Err(error) if error.sort() == Sort::Passing => Err(error),
-            Err(_) => Ok(Self::Untold),
+        if store.tells_links() {
+            let is_link = store.stat_link(key).await?.kind == Kind::Link;
+            return Ok(if is_link { Own::Link } else { Own::Yes });
         }
+        let dir = key.parent();
+        if !matches!(&self.asked, Some((asked, _)) if *asked == dir) {
+            self.asked = Some((dir.clone(), Self::ask(store, &dir).await?));
+        }
+        Ok(self.asked.as_ref().map_or(Own::Unknown, |(_, dirs)| dirs.is(key.name())))
     }
 
-    /// What `name` is, which is listed as a directory. `names` is as for [`OwnDirs::is`].
-    pub fn is(&self, name: &[u8], names: Option<u64>) -> Own {
-        match self {
-            Self::Themselves => Own::Yes,
-            Self::Told(own) => own.is(name, names),
-            Self::Untold => Own::Unknown,
+    async fn ask(store: &dyn Store, dir: &Key) -> Result<OwnDirs, Error> {
+        let told = own_dirs(store, dir).await?;
+        if told.others() != Own::Yes {
+            return Ok(told);
         }
-    }
-
-    /// How many names the directory `name` has, if that is told.
-    pub fn names_of(&self, name: &[u8]) -> Option<u64> {
-        match self {
-            Self::Told(own) => own.names_of(name),
-            _ => None,
-        }
-    }
-}
-
-/// Whether `key`, which the store calls a directory when it is asked about it alone, is one itself; and how many names it has, if that
-/// is told.
-///
-/// # Errors
-/// The directory that it is in cannot be listed for now.
-pub async fn is_own_dir(store: &dyn Store, key: &Key) -> Result<(Own, Option<u64>), Error> {
-    if key.is_root() {
-        return Ok((Own::Yes, None));
-    }
-    if !store.is_far() {
-        let is_link = store.stat_link(key).await?.kind == Kind::Link;
-        return Ok((if is_link { Own::Link } else { Own::Yes }, None));
-    }
-    let dir = key.parent();
-    match DirsOf::ask(store, &dir, true).await? {
-        DirsOf::Themselves => {}
-        told => {
-            let names = names_of_dir(store, &dir).await?;
-            return Ok((told.is(key.name(), names), told.names_of(key.name())));
-        }
-    }
-    // It tells links in listings, and of one that is named what it leads to.
-    let mut listing = match store.list_all(&dir).await {
-        Err(error) if error.sort() != Sort::Passing => return Ok((Own::Unknown, None)),
-        listing => listing?,
-    };
-    loop {
-        let page = listing.more().await?;
-        let own = match page.iter().find(|entry| entry.name == key.name()).map(|entry| entry.meta.kind) {
-            None if !page.is_empty() => continue,
-            Some(Kind::Dir) => Own::Yes,
-            Some(Kind::Link) => Own::Link,
-            _ => Own::Unknown,
+        // Listings tell links from directories, and what is said of a name alone is of what it leads to.
+        let mut dirs = OwnDirs::all(Own::Unknown);
+        let mut listing = match store.list_all(dir).await {
+            Err(error) if error.sort() != Sort::Passing => return Ok(dirs),
+            listing => listing?,
         };
-        return Ok((own, None));
+        loop {
+            let page = listing.more().await?;
+            if page.is_empty() {
+                return Ok(dirs);
+            }
+            for entry in page {
+                match entry.meta.kind {
+                    Kind::Dir => {
+                        let own = told.is(&entry.name);
+                        dirs.note(entry.name, own);
+                    }
+                    Kind::Link => dirs.note(entry.name, Own::Link),
+                    _ => {}
+                }
+            }
+        }
     }
 }
 
-/// How many names the directory `key` has, where the directories in it are not known to be such themselves and that is told.
-///
-/// # Errors
-/// The directory that it is in cannot be listed for now.
-pub async fn names_of_dir(store: &dyn Store, key: &Key) -> Result<Option<u64>, Error> {
-    match key.is_root() {
-        true => Ok(None),
-        false => Ok(DirsOf::ask(store, &key.parent(), true).await?.names_of(key.name())),
-    }
+/// What is to be done with a directory that is to go with all that is in it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing: it is gone.
+    Gone,
+    /// It is a directory itself, and what is in it goes first.
+    Empty,
 }
 
-/// Removes `key`, which may be a symbolic link or a directory, without a look into it: a directory goes if it is empty.
+/// Removes `key`, which is `own`, if that can be done without a look into it: a symbolic link, or an empty directory.
 ///
 /// # Errors
-/// It stays.
-pub async fn remove_unseen(store: &dyn Store, key: &Key) -> Result<(), Error> {
+/// It stays. What may be a symbolic link, as far as anybody tells, stays with what is in it.
+pub async fn begin_to_remove(store: &dyn Store, key: &Key, own: Own) -> Result<Next, Error> {
+    match own {
+        Own::Yes => return Ok(Next::Empty),
+        Own::Link => return store.remove(key).await.map(|()| Next::Gone),
+        // Of a link rmdir(2) says that it is no directory, and of a directory that it is not empty.
+        Own::Likely | Own::Unknown => match store.try_dir(key).await? {
+            TriedDir::Removed => return Ok(Next::Gone),
+            TriedDir::NotEmpty => return Ok(Next::Empty),
+            TriedDir::NotDir => {
+                return store.remove(key).await.map(|()| Next::Gone).map_err(|error| link_stays(store, key, &error));
+            }
+            TriedDir::Refused if own == Own::Likely => return Ok(Next::Empty),
+            TriedDir::Refused => {}
+        },
+    }
+    // Some say of whatever they are asked to remove that it is done.
     match store.remove(key).await {
-        Err(error) if matches!(error.sort(), Sort::Passing | Sort::NotFound) => return Err(error),
-        Err(_) => {}
-        // Some say so of whatever they are asked to remove.
-        Ok(()) if store.is_absent(key).await? => return Ok(()),
-        Ok(()) => {}
+        Ok(()) if store.is_absent(key).await? => Ok(Next::Gone),
+        Err(error) if error.sort() == Sort::NotFound => Err(error),
+        _ => Err(Error::MayBeLink { name: format!("{}/{key}", store.name()) }),
     }
-    store.remove_dir(key).await.map_err(|error| {
-        let why = "it may be a symbolic link, which the server does not tell: it stays, with what is in it";
-        Error::Store { name: format!("{}/{key}", store.name()), reason: format!("{why} ({error})"), sort: error.sort() }
-    })
+}
+
+fn link_stays(store: &dyn Store, key: &Key, error: &Error) -> Error {
+    let reason = format!("it is a symbolic link to a directory, and the server does not remove it ({error})");
+    Error::Store { name: format!("{}/{key}", store.name()), reason, sort: error.sort() }
+}
+
+/// Directories that are [`Own::Likely`] such themselves, and what was found of them.
+#[derive(Debug, Default)]
+pub struct Doubts(HashMap<Key, Option<Own>>);
+
+impl Doubts {
+    /// Notes that it is not sure of `dir`.
+    pub fn note(&mut self, dir: Key) {
+        self.0.entry(dir).or_default();
+    }
+
+    /// Whether `key` was found to be a symbolic link.
+    pub fn is_link(&self, key: &Key) -> bool {
+        self.0.get(key) == Some(&Some(Own::Link))
+    }
+
+    /// Whether `dir`, in which there is something, is a symbolic link or behind one: each directory above it that is in doubt is tried, from
+    /// the top down.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn is_behind(&mut self, store: &dyn Store, dir: &Key) -> Result<bool, Error> {
+        if self.0.is_empty() {
+            return Ok(false);
+        }
+        let mut above = vec![dir.clone()];
+        while let Some(last) = above.last().filter(|last| !last.is_root()) {
+            above.push(last.parent());
+        }
+        for key in above.into_iter().rev() {
+            let Some(found) = self.0.get_mut(&key) else { continue };
+            let own = match *found {
+                Some(own) => own,
+                None => match store.try_dir(&key).await? {
+                    TriedDir::NotDir => Own::Link,
+                    TriedDir::Removed | TriedDir::NotEmpty | TriedDir::Refused => Own::Yes,
+                },
+            };
+            *found = Some(own);
+            if own == Own::Link {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }

@@ -21,7 +21,7 @@ pub use crate::meta::{Attributes, Entry, FileId, Kind, Meta, Time};
 use crate::block::{Block, Pool};
 use crate::error::{Error, Sort};
 use crate::key::Key;
-use crate::own::OwnDirs;
+use crate::own::{Own, OwnDirs};
 use crate::range::{Extent, Ranges};
 use crate::sum::{Algorithm, Combining, Sum};
 use crate::user_file::UserFile;
@@ -129,11 +129,15 @@ pub trait Store: Debug + Send + Sync {
         self.list(key)
     }
 
-    /// Which of the directories in the directory `key` are directories themselves, for those who remove what is in them; none where listings
-    /// call no symbolic link a directory.
-    fn own_dirs<'a>(&'a self, key: &'a Key) -> Fallible<'a, Option<OwnDirs>> {
+    /// Whether [`Self::stat_link`] tells a symbolic link from what it leads to.
+    fn tells_links(&self) -> bool {
+        !self.is_far()
+    }
+
+    /// Which of what is listed as directories in the directory `key` are directories themselves, for those who remove what is in them.
+    fn own_dirs<'a>(&'a self, key: &'a Key) -> Fallible<'a, OwnDirs> {
         let _ = key;
-        Box::pin(async { Ok(None) })
+        Box::pin(async { Ok(OwnDirs::all(Own::Yes)) })
     }
 
     /// Whether everything has the name that was said when it was put there. Where that is not known, [`Self::kept_names`] tells.
@@ -174,6 +178,19 @@ pub trait Store: Debug + Send + Sync {
     /// Removes an empty directory.
     fn remove_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, ()>;
 
+    /// Removes `key` if it is an empty directory, and tells otherwise what the store says of it: a symbolic link to a directory is none.
+    ///
+    /// # Errors
+    /// There is no answer.
+    fn try_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, TriedDir> {
+        Box::pin(async move {
+            Ok(match self.remove_dir(key).await {
+                Ok(()) => TriedDir::Removed,
+                Err(_) => TriedDir::Refused,
+            })
+        })
+    }
+
     /// Gives `from` the name `to`, in place of what has it if `replace`.
     fn rename<'a>(&'a self, from: &'a Key, to: &'a Key, replace: bool) -> Fallible<'a, ()>;
 
@@ -196,6 +213,19 @@ pub trait Store: Debug + Send + Sync {
 
     /// Returns when everything that was published, made or removed before would survive a loss of power.
     fn settle(&self) -> Fallible<'_, ()>;
+}
+
+/// What came of [`Store::try_dir`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TriedDir {
+    /// It was an empty directory, and is gone.
+    Removed,
+    /// It is a directory with something in it.
+    NotEmpty,
+    /// It is no directory.
+    NotDir,
+    /// It stays, and why is not told.
+    Refused,
 }
 
 /// The entries of a directory, some at a time.

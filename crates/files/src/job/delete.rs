@@ -14,8 +14,8 @@ use super::{AHEAD, Event, Run, contents, listed};
 use crate::draft::{is_engines, is_ours};
 use crate::error::{Error, Sort};
 use crate::key::{Key, KeyError};
-use crate::links::{DirsOf, names_of_dir, remove_unseen};
-use crate::own::Own;
+use crate::links::{Doubts, Next, begin_to_remove, own_dirs};
+use crate::own::{Own, OwnDirs};
 use crate::spawned::Spawned;
 use crate::store::{Kind, Meta, Store, Time};
 use std::collections::{HashMap, HashSet};
@@ -30,6 +30,19 @@ type Removed = (Key, Result<(), Error>);
 struct Doomed {
     top: Key,
     things: Vec<(Key, Kind)>,
+    /// Directories from the root of the destination's store that may be links.
+    doubts: Doubts,
+}
+
+/// What is looked for in a tree of the destination.
+struct Search<'a> {
+    to: &'a Key,
+    /// How many may be found.
+    most: usize,
+    things: Vec<(Key, Kind)>,
+    doubts: Doubts,
+    /// Directories of which nobody tells whether they are links.
+    unproven: Vec<Key>,
 }
 
 /// What the source has and the destination does not list by that name: it is there by another one, of another case, or composed
@@ -45,6 +58,15 @@ struct Otherwise {
 
 /// What is told of something beside its name.
 type Told = (Kind, Option<u64>, Option<Time>);
+
+impl Search<'_> {
+    /// Notes that `dir`, a key from the root of the store, is `own`.
+    fn note(&mut self, dir: Key, own: Own) {
+        if own == Own::Likely {
+            self.doubts.note(dir);
+        }
+    }
+}
 
 fn told(meta: &Meta) -> Told {
     (meta.kind, meta.size, meta.modified)
@@ -87,19 +109,18 @@ impl Run<'_> {
         }
         let (mut all, mut left) = (Vec::new(), most);
         for (from, to) in std::mem::take(&mut self.trees) {
-            let mut unseen = Vec::new();
-            let found = self.find_doomed(&from, &to, left, &mut unseen).await;
+            let (things, doubts, unproven) = Default::default();
+            let mut search = Search { to: &to, most: left, things, doubts, unproven };
+            let found = self.find_doomed(&from, &mut search).await;
+            let Search { things, doubts, unproven, .. } = search;
             match found {
-                Ok(things) => {
+                Ok(()) => {
                     left -= things.len().min(left);
-                    for key in unseen {
-                        let reason =
-                            "it may be a symbolic link, which the server does not tell: nothing in it was deleted";
+                    for key in unproven {
                         let name = self.named(&to.beneath(&key).unwrap_or_else(|_| key.clone()));
-                        let error = Error::Store { name, reason: reason.to_owned(), sort: Sort::Request };
-                        self.failed(key, error);
+                        self.failed(key, Error::MayBeLink { name });
                     }
-                    all.push(Doomed { top: to, things });
+                    all.push(Doomed { top: to, things, doubts });
                 }
                 Err(error) => {
                     self.report.not_deleted = true;
@@ -114,44 +135,37 @@ impl Run<'_> {
         }
     }
 
-    /// What `to` has and `from` does not: at most `most` of it, or that is the error. Into what may be a link nobody looks.
-    async fn find_doomed(
-        &self,
-        from: &Key,
-        to: &Key,
-        most: usize,
-        unseen: &mut Vec<Key>,
-    ) -> Result<Vec<(Key, Kind)>, Error> {
-        let (source, dest) = (&self.job.source, &self.job.dest);
-        let names = if dest.is_far() { names_of_dir(&**dest, to).await? } else { None };
-        let (mut doomed, mut open) = (Vec::new(), vec![(Key::ROOT, names)]);
-        while let Some((dir, names)) = open.pop() {
+    /// What the destination has and `from` does not: at most as much as may be found, or that is the error. Into what may be a link nobody
+    /// looks.
+    async fn find_doomed(&self, from: &Key, search: &mut Search<'_>) -> Result<(), Error> {
+        let (source, dest, to) = (&self.job.source, &self.job.dest, search.to);
+        let mut open = vec![Key::ROOT];
+        while let Some(dir) = open.pop() {
             let there = match contents(&**dest, &self.at(to, &dir)?).await {
                 // Where nothing was done yet, nothing is there.
                 Err(Error::NotFound { .. }) if self.job.dry_run => continue,
                 there => there?,
             };
             let here = contents(&**source, &self.at(from, &dir)?).await?;
-            let any = there.values().any(|meta| meta.kind == Kind::Dir);
-            let dirs = DirsOf::ask(&**dest, &self.at(to, &dir)?, any).await?;
-            let (mut unknown, mut unlisted, mut counted) = (Vec::new(), Vec::new(), HashMap::new());
+            let dirs = self.own_dirs(&self.at(to, &dir)?, &there).await?;
+            let (mut unknown, mut unlisted) = (Vec::new(), Vec::new());
             for (name, meta) in &there {
                 let key = dir.join(name).map_err(|error| self.wrong(&error))?;
                 let is_dir = meta.kind == Kind::Dir;
-                let kind = itself(meta.kind, &dirs, name, names);
+                let own = dirs.is(name);
                 match here.get(name) {
                     _ if !self.job.filter.takes(&key, is_dir) => {}
-                    Some(source) if is_dir && source.kind == Kind::Dir => match kind {
-                        Kind::Dir => open.push((key, dirs.names_of(name))),
+                    Some(source) if is_dir && source.kind == Kind::Dir => match own {
+                        Own::Yes | Own::Likely => {
+                            search.note(self.at(to, &key)?, own);
+                            open.push(key);
+                        }
                         // The copy went behind the link, and what else is there is not the tree's.
-                        Kind::Link => {}
-                        _ => unseen.push(key),
+                        Own::Link => {}
+                        Own::Unknown => search.unproven.push(key),
                     },
                     Some(_) => {}
-                    None => {
-                        counted.insert(key.clone(), dirs.names_of(name));
-                        unknown.push((key, Meta { kind, ..*meta }));
-                    }
+                    None => unknown.push((key, *meta, own)),
                 }
             }
             // Where nothing could go, nothing has to be asked for.
@@ -162,20 +176,27 @@ impl Run<'_> {
                 }
             }
             let mut otherwise = self.find_otherwise(to, unlisted).await?;
-            for (_, meta) in &unknown {
+            for (_, meta, _) in &unknown {
                 *otherwise.alike.entry(told(meta)).or_default() += 1;
             }
-            unknown.retain(|(key, meta)| !otherwise.has(key.name(), meta));
+            unknown.retain(|(key, meta, _)| !otherwise.has(key.name(), meta));
             unknown.sort_by(|one, other| one.0.cmp(&other.0));
             for some in unknown.chunks(AHEAD) {
                 let gone = self.are_gone(from, some).await?;
-                for ((key, meta), _) in some.iter().zip(gone).filter(|(_, gone)| *gone) {
-                    let names = counted.remove(key).flatten();
-                    self.doom(to, (key.clone(), meta.kind, names), &mut doomed, most).await?;
+                for ((key, meta, own), _) in some.iter().zip(gone).filter(|(_, gone)| *gone) {
+                    self.doom((key.clone(), meta.kind, *own), search).await?;
                 }
             }
         }
-        Ok(doomed)
+        Ok(())
+    }
+
+    /// Which of the directories that are listed in `dir` are directories themselves, if there are any.
+    async fn own_dirs(&self, dir: &Key, listed: &HashMap<Vec<u8>, Meta>) -> Result<OwnDirs, Error> {
+        match listed.values().any(|meta| meta.kind == Kind::Dir) {
+            true => own_dirs(&*self.job.dest, dir).await,
+            false => Ok(OwnDirs::all(Own::Yes)),
+        }
     }
 
     /// Which of these, none of which is listed, are there by other names.
@@ -204,9 +225,9 @@ impl Run<'_> {
     }
 
     /// Whether the source itself says of each of these that it does not exist.
-    async fn are_gone(&self, from: &Key, things: &[(Key, Meta)]) -> Result<Vec<bool>, Error> {
+    async fn are_gone(&self, from: &Key, things: &[(Key, Meta, Own)]) -> Result<Vec<bool>, Error> {
         let mut asked = Vec::new();
-        for (key, _) in things {
+        for (key, _, _) in things {
             let (source, key) = (self.job.source.clone(), self.at(from, key)?);
             asked.push(tokio::spawn(async move { source.is_absent(&key).await }));
         }
@@ -219,24 +240,24 @@ impl Run<'_> {
         Ok(gone)
     }
 
-    /// Adds `top`, and if it is a directory, of so many names if that is told, all that is in it before it; what filters leave out stays, and the directories above it.
-    async fn doom(
-        &self,
-        to: &Key,
-        top: (Key, Kind, Option<u64>),
-        doomed: &mut Vec<(Key, Kind)>,
-        most: usize,
-    ) -> Result<(), Error> {
+    /// Adds `top`, and if it is a directory itself, all that is in it before it; what filters leave out stays, and the directories above it.
+    async fn doom(&self, top: (Key, Kind, Own), search: &mut Search<'_>) -> Result<(), Error> {
+        let to = search.to;
         // Parents come before their children in `dirs`, and after them in what is doomed.
         let (mut dirs, mut open, mut kept) = (Vec::new(), vec![top], Vec::<Key>::new());
-        while let Some((key, kind, names)) = open.pop() {
+        while let Some((key, kind, own)) = open.pop() {
             if kind != Kind::Dir {
-                doomed.push((key, kind));
+                search.things.push((key, kind));
+            } else if own == Own::Link {
+                search.things.push((key, Kind::Link));
+            } else if own == Own::Unknown {
+                search.things.push((key, Kind::Other));
             } else {
+                search.note(self.at(to, &key)?, own);
                 let (dest, dir) = (&*self.job.dest, self.at(to, &key)?);
                 let listing = dest.list_all(&dir).await?;
                 let there = listed(dest, &dir, listing).await?;
-                let dirs_of = DirsOf::ask(dest, &dir, there.values().any(|meta| meta.kind == Kind::Dir)).await?;
+                let own_dirs = self.own_dirs(&dir, &there).await?;
                 for (name, meta) in there {
                     let below = key.join(&name).map_err(|error| self.wrong(&error))?;
                     // Who writes the drafts of other engines is not known: they stay, and the directory with them.
@@ -245,32 +266,29 @@ impl Run<'_> {
                         continue;
                     }
                     match self.job.filter.takes(&below, meta.kind == Kind::Dir) {
-                        true => {
-                            let kind = itself(meta.kind, &dirs_of, &name, names);
-                            open.push((below, kind, dirs_of.names_of(&name)));
-                        }
+                        true => open.push((below, meta.kind, own_dirs.is(&name))),
                         false => kept.push(below),
                     }
                 }
                 dirs.push(key);
             }
-            if doomed.len() + dirs.len() > most {
+            if search.things.len() + dirs.len() > search.most {
                 let reason = format!(
                     "it has more than {} files and directories that the source does not have; nothing was deleted \
                      (--max-delete)",
-                    self.job.delete.unwrap_or(most)
+                    self.job.delete.unwrap_or(search.most)
                 );
                 return Err(Error::Store { name: self.named(to), reason, sort: Sort::Request });
             }
         }
         let holds = |dir: &Key| kept.iter().any(|kept| kept.below(dir).is_some());
-        doomed.extend(dirs.into_iter().rev().filter(|dir| !holds(dir)).map(|dir| (dir, Kind::Dir)));
+        search.things.extend(dirs.into_iter().rev().filter(|dir| !holds(dir)).map(|dir| (dir, Kind::Dir)));
         Ok(())
     }
 
     async fn remove(&mut self, doomed: Doomed) -> Result<(), (Key, Error)> {
         let job = self.job;
-        let top = doomed.top;
+        let Doomed { top, things, mut doubts } = doomed;
         let confined = match job.dry_run {
             true => None,
             false => job.dest.confined(&top).await.map_err(|error| (top.clone(), error))?,
@@ -280,7 +298,7 @@ impl Run<'_> {
             None => (job.dest.clone(), top.clone()),
         };
         let mut going = JoinSet::new();
-        for (below, kind) in doomed.things {
+        for (below, mut kind) in things {
             // A directory goes when all that is in it has gone; and a draft and its journal ask for the same lock.
             let alone = kind == Kind::Dir || is_engines(below.name());
             while going.len() >= AHEAD || (alone && !going.is_empty()) {
@@ -295,6 +313,12 @@ impl Run<'_> {
                 continue;
             }
             let (store, place) = (store.clone(), self.at(&above, &below).map_err(|error| (top.clone(), error))?);
+            if doubts.is_behind(&*store, &place.parent()).await.map_err(|error| (top.clone(), error))? {
+                continue;
+            }
+            if doubts.is_link(&place) {
+                kind = Kind::Link;
+            }
             going.spawn(async move { (key, remove(store, place, kind).await) });
         }
         while let Some(removed) = going.join_next().await {
@@ -332,23 +356,15 @@ impl Run<'_> {
     }
 }
 
-/// What is listed as `kind` is itself: a directory, a symbolic link, or one of the two, which nobody tells ([`Kind::Other`]).
-fn itself(kind: Kind, dirs: &DirsOf, name: &[u8], names: Option<u64>) -> Kind {
-    match kind {
-        Kind::Dir => match dirs.is(name, names) {
-            Own::Yes => Kind::Dir,
-            Own::Link => Kind::Link,
-            Own::Unknown => Kind::Other,
-        },
-        kind => kind,
-    }
-}
-
 /// Removes what `key` was found to be; what has gone meanwhile is no failure.
 async fn remove(store: Arc<dyn Store>, key: Key, kind: Kind) -> Result<(), Error> {
     let removed = match kind {
         Kind::Dir => store.remove_dir(&key).await,
-        Kind::Other if store.is_far() => remove_unseen(&*store, &key).await,
+        // It may be a directory or a link to one: what has something in it stays.
+        Kind::Other if store.is_far() => match begin_to_remove(&*store, &key, Own::Unknown).await {
+            Ok(Next::Empty) => Err(Error::MayBeLink { name: format!("{}/{key}", store.name()) }),
+            removed => removed.map(drop),
+        },
         _ if is_engines(key.name()) => store.discard(&key, None).await,
         _ => store.remove(&key).await,
     };

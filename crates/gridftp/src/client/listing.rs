@@ -6,9 +6,9 @@ use super::retrieve::Retrieval;
 use super::unix;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Entry, Fallible, Flow, Kind, Listing, Meta, Time};
-use phoebus_files::{Error, OwnDirs, Sort, is_ours};
+use phoebus_files::{Error, Sort, is_ours};
 use phoebus_proto::gridftp::facts::{Facts, Type};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::PoisonError;
 
 /// How many entries are given at a time.
@@ -18,7 +18,7 @@ const PAGE: usize = 1000;
 const HELD: usize = 100_000;
 
 /// How many names of a directory are looked at.
-const MOST: usize = 1_000_000;
+pub(super) const MOST: usize = 1_000_000;
 
 /// How long a line may be.
 const MAX_LINE: usize = 64 << 10;
@@ -60,8 +60,8 @@ pub(super) struct RemoteListing {
     sure: bool,
     /// Whether the directory itself was among it.
     itself: bool,
-    /// How many names directories have, where that is wanted.
-    names: Option<HashMap<Vec<u8>, u64>>,
+    /// Whether lines that make no sense are passed over.
+    lenient: bool,
     /// Names beyond ASCII that were listed.
     odd: HashSet<Vec<u8>>,
     /// What is given before all else.
@@ -92,6 +92,13 @@ impl RemoteListing {
         Self::begin_as(remote, dir, form).await
     }
 
+    /// What LIST has, drafts among it, whatever else there is; lines that make no sense are passed over.
+    pub(super) async fn by_list(remote: Remote, dir: Key) -> Result<Self, Error> {
+        let form = if remote.lists() == Some(Lists::Plain) { Form::Plain } else { Form::All };
+        let listing = Self::begin_as(remote, dir, form).await?;
+        Ok(Self { drafts: true, undated: true, lenient: true, ..listing })
+    }
+
     async fn begin_as(remote: Remote, dir: Key, form: Form) -> Result<Self, Error> {
         let (name, path) = (remote.label(&dir), remote.path(&dir)?);
         let mut session = remote.beside_in_time().await?;
@@ -110,12 +117,12 @@ impl RemoteListing {
         };
         let flow = Retrieval::of_listing(remote.clone(), session, name, command);
         let sure = form != Form::All || remote.lists() == Some(Lists::All);
-        let (drafts, undated, itself, names, odd, first, rest, ended, wrong) = Default::default();
-        Ok(Self { remote, dir, flow, form, drafts, undated, sure, itself, names, odd, first, rest, ended, wrong })
+        let (drafts, undated, itself, lenient, odd, first, rest, ended, wrong) = Default::default();
+        Ok(Self { remote, dir, flow, form, drafts, undated, sure, itself, lenient, odd, first, rest, ended, wrong })
     }
 
     /// More entries, of what is known to be the directory's listing.
-    async fn page(&mut self) -> Result<Vec<Entry>, Error> {
+    pub(super) async fn page(&mut self) -> Result<Vec<Entry>, Error> {
         if self.sure {
             return self.some().await;
         }
@@ -146,7 +153,7 @@ impl RemoteListing {
     /// What there is where `LIST -a` has listed `held`, without the directory itself: that, if it has all that LIST has.
     async fn plainly(&mut self, held: Vec<Entry>) -> Result<Vec<Entry>, Error> {
         let mut plain = Self::begin_as(self.remote.clone(), self.dir.clone(), Form::Plain).await?;
-        (plain.drafts, plain.undated, plain.names) = (self.drafts, self.undated, self.names.clone());
+        (plain.drafts, plain.undated, plain.lenient) = (self.drafts, self.undated, self.lenient);
         let mut listed = Vec::new();
         loop {
             let page = plain.some().await?;
@@ -164,9 +171,6 @@ impl RemoteListing {
         let names: HashSet<&[u8]> = held.iter().map(|entry| &entry.name[..]).collect();
         let all = listed.iter().all(|entry| names.contains(&entry.name[..]));
         self.ended = true;
-        if !all {
-            self.names = plain.names;
-        }
         match all {
             true if !listed.is_empty() => self.remote.note_lists(Lists::All),
             true if held.is_empty() => return self.empty().await,
@@ -252,8 +256,7 @@ impl RemoteListing {
                 // Some list whole paths.
                 _ => Some(Entry { name: last(&name).to_vec(), meta: meta_of(&facts) }),
             }
-        } else if self.names.is_some() {
-            // What cannot be read is not known, and the rest is.
+        } else if self.lenient {
             unix::parse(line).unwrap_or_default()
         } else {
             let text: String = String::from_utf8_lossy(line).chars().take(100).collect();
@@ -264,9 +267,6 @@ impl RemoteListing {
         };
         if let Some(entry) = &entry {
             self.itself |= entry.name == b".";
-            if let (Some(names), Kind::Dir, Some(count)) = (&mut self.names, entry.meta.kind, unix::names(line)) {
-                names.insert(entry.name.clone(), count);
-            }
             if !entry.name.is_ascii() && !self.odd.insert(entry.name.clone()) {
                 let shown = String::from_utf8_lossy(&entry.name).escape_debug().to_string();
                 let reason =
@@ -310,56 +310,6 @@ impl Remote {
                 return Err(Error::Limit { name: self.label(dir), what, limit: MOST as u64 });
             }
         }
-    }
-
-    /// Which of the directories in `dir` are directories themselves, by LIST, which shows links as `ls -l` does also where MLSD and MLST tell
-    /// of what they lead to (pyftpdlib). Our own tells links by either, and GCT by a fact.
-    pub(super) async fn own_dirs_in(&self, dir: &Key) -> Result<Option<OwnDirs>, Error> {
-        let facts = self.0.features.parameters("MLST").unwrap_or_default().to_ascii_lowercase();
-        if self.has("XDRAFTS") || facts.contains("unix.slink") {
-            return Ok(None);
-        }
-        let form = if self.lists() == Some(Lists::Plain) { Form::Plain } else { Form::All };
-        let mut listing = RemoteListing::begin_as(self.clone(), dir.clone(), form).await?;
-        (listing.drafts, listing.undated, listing.names) = (true, true, Some(HashMap::new()));
-        let mut own = OwnDirs::default();
-        loop {
-            let page = listing.page().await?;
-            if page.is_empty() {
-                break;
-            }
-            for Entry { name, meta } in page {
-                match meta.kind {
-                    Kind::Dir => drop(own.dirs.insert(name, None)),
-                    Kind::Link => drop(own.links.insert(name)),
-                    _ => {}
-                }
-            }
-            if own.dirs.len() + own.links.len() > MOST {
-                let what = "the directories in a directory that are looked at";
-                return Err(Error::Limit { name: self.label(dir), what, limit: MOST as u64 });
-            }
-        }
-        let names = listing.names.take().unwrap_or_default();
-        if self.makes_up_counts().await {
-            return Ok(Some(own));
-        }
-        for (name, count) in names {
-            match own.dirs.get_mut(&name) {
-                Some(known) => *known = Some(count),
-                None if name == b"." => own.names = Some(count),
-                None if name == b".." => own.above = Some(count),
-                None => {}
-            }
-        }
-        Ok(Some(own))
-    }
-
-    /// Whether the number of names that it lists says nothing: Apache FtpServer has 3 for every directory.
-    async fn makes_up_counts(&self) -> bool {
-        let ask =
-            async || self.ask(b"SYST".to_vec()).await.is_ok_and(|reply| reply.text().contains("Apache FtpServer"));
-        *self.0.made_up_counts.get_or_init(ask).await
     }
 
     /// How it lists without MLSD, as far as is known.

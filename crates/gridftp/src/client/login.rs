@@ -251,6 +251,7 @@ async fn greeting(session: &mut Session, options: &Options) -> Result<(), Error>
     // 120 says that it takes some time.
     let reply = session.last(options.patience).await?;
     if reply.code == 220 {
+        session.greeting = reply.text();
         return Ok(());
     }
     Err(passing(&session.name, format!("the server greets with {}, and 220 was expected", words(&reply))))

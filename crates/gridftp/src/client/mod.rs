@@ -30,6 +30,7 @@ mod farewell;
 mod given;
 mod in_place;
 mod inside;
+mod links;
 mod listing;
 mod login;
 mod lost;

@@ -51,6 +51,9 @@ pub struct Options {
     /// In a directory of which name beside each file its draft is until it is complete, made where there is none; beside the file itself
     /// if there is none. It has one component.
     pub partial_dir: Option<Key>,
+    /// Whether what the server lists as a directory is taken for one by those who remove what is in it, also where the server may list
+    /// symbolic links so.
+    pub trust_listings: bool,
     /// Where is noted what servers say is safe of files that go to them as extended blocks, if such are to be gone on with.
     pub state: Option<PathBuf>,
     /// On which ports this end listens for data (extended blocks that are got); any that is free, if none are given.
@@ -85,6 +88,7 @@ impl Options {
             data_elsewhere: false,
             in_place: false,
             partial_dir: None,
+            trust_listings: false,
             state: None,
             ports: None,
             patience: Duration::from_secs(60),

@@ -95,7 +95,7 @@ impl Remote {
         if !matches!(error.sort(), Sort::Denied | Sort::Request) {
             return error;
         }
-        match self.look(key).await {
+        match self.look_at_link(key).await {
             Err(absent) if absent.sort() == Sort::NotFound => absent,
             // What is named may be a link to one, which may not be removed.
             Ok(meta) if file && meta.kind == Kind::Dir && !says_permission(&error) => {

@@ -20,9 +20,11 @@ use super::session::Session;
 use super::stack::NetStack;
 use crate::data::Losses;
 use phoebus_files::key::Key;
-use phoebus_files::store::{Attributes, Begun, Boxed, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time};
+use phoebus_files::store::{
+    Attributes, Begun, Boxed, Draft, Fallible, Kind, Listing, Meta, Object, Spec, Store, Time, TriedDir,
+};
 use phoebus_files::sum::Algorithm;
-use phoebus_files::{Error, OwnDirs, Sort, is_engines};
+use phoebus_files::{Error, Own, OwnDirs, Sort, is_engines};
 use phoebus_net::host::Host;
 use phoebus_proto::gridftp::features::Features;
 use phoebus_proto::gridftp::line::is_line;
@@ -75,8 +77,12 @@ pub(super) struct Inner {
     pub(super) names: Names,
     /// Whether it answers SIZE for directories, once that matters.
     pub(super) sizes_dirs: OnceCell<bool>,
-    /// Whether the numbers of names in its listings are made up, once that matters.
-    pub(super) made_up_counts: OnceCell<bool>,
+    /// As it has greeted.
+    pub(super) greeting: String,
+    /// What it says of itself, once that matters.
+    pub(super) status: OnceCell<String>,
+    /// What is a directory by LIST, where that is known for good.
+    pub(super) lists_links: OnceCell<Own>,
     /// How it lists without MLSD, as far as is known.
     pub(super) lists: Mutex<Option<Lists>>,
     /// Directories in which drafts are.
@@ -118,7 +124,7 @@ impl Remote {
         let ahead = Ahead::new();
         let session = login(&options, &name, &ahead).await?;
         let (home, rtt) = (session.home.clone(), session.rtt);
-        let features = session.features.clone();
+        let (features, greeting) = (session.features.clone(), session.greeting.clone());
         let known = features.checksums();
         let algorithms = Algorithm::ALL.into_iter().filter(|a| known.iter().any(|k| k.parse() == Ok(*a))).collect();
         let protected = session.told.as_ref().is_some_and(|told| told.pinned.is_some());
@@ -148,7 +154,9 @@ impl Remote {
             without_times: Mutex::default(),
             names: Names::default(),
             sizes_dirs: OnceCell::new(),
-            made_up_counts: OnceCell::new(),
+            greeting,
+            status: OnceCell::new(),
+            lists_links: OnceCell::new(),
             lists: Mutex::default(),
             partial_dirs: PartialDirs::default(),
             new_in_place: New::default(),
@@ -330,6 +338,13 @@ impl Store for Remote {
         })
     }
 
+    fn stat_link<'a>(&'a self, key: &'a Key) -> Fallible<'a, Meta> {
+        Box::pin(async move {
+            self.sayable(key).await?;
+            self.look_at_link(key).await
+        })
+    }
+
     fn is_absent<'a>(&'a self, key: &'a Key) -> Fallible<'a, bool> {
         Box::pin(self.says_gone(key))
     }
@@ -349,8 +364,19 @@ impl Store for Remote {
         Box::pin(self.names_in(key))
     }
 
-    fn own_dirs<'a>(&'a self, key: &'a Key) -> Fallible<'a, Option<OwnDirs>> {
+    fn tells_links(&self) -> bool {
+        self.tells_links_by_facts()
+    }
+
+    fn own_dirs<'a>(&'a self, key: &'a Key) -> Fallible<'a, OwnDirs> {
         Box::pin(self.own_dirs_in(key))
+    }
+
+    fn try_dir<'a>(&'a self, key: &'a Key) -> Fallible<'a, TriedDir> {
+        Box::pin(async move {
+            self.is_there_as_said(key).await?;
+            self.try_dir_at(key).await
+        })
     }
 
     fn list_all<'a>(&'a self, key: &'a Key) -> Fallible<'a, Box<dyn Listing>> {

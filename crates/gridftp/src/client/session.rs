@@ -56,6 +56,8 @@ pub(super) struct Session {
     /// since.
     pub(super) met: Option<Arc<Meeting>>,
     pub(super) patience: Duration,
+    /// As the server has greeted.
+    pub(super) greeting: String,
     pub(super) features: Arc<Features>,
     /// Where the login leads.
     pub(super) home: Arc<Key>,
@@ -108,6 +110,7 @@ impl Session {
             own: None,
             met: None,
             patience,
+            greeting: String::new(),
             features: Arc::default(),
             home: Arc::default(),
             rtt: Duration::MAX,

@@ -10,7 +10,8 @@ use phoebus_files::store::{Entry, Kind, Meta};
 /// # Errors
 /// It is no line as `ls -l` has it.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Entry>, ()> {
-    let line = line.trim_ascii_end();
+    // Blanks at the end belong to the name.
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
     if line.is_empty() || line.starts_with(b"total ") {
         return Ok(None);
     }
@@ -19,7 +20,8 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Entry>, ()> {
     let kind = match mode.first() {
         Some(b'-') => Kind::File,
         Some(b'd') => Kind::Dir,
-        Some(b'l') => Kind::Link,
+        // Servers in Go write a link so.
+        Some(b'l' | b'L') => Kind::Link,
         Some(b'c') => Kind::Device,
         Some(b'b' | b'p' | b's') => Kind::Other,
         _ => return Err(()),
@@ -59,13 +61,6 @@ pub(super) fn parse(line: &[u8]) -> Result<Option<Entry>, ()> {
     let size = str::from_utf8(size).ok().and_then(|size| size.parse().ok()).filter(|_| kind == Kind::File);
     let meta = Meta { kind, size, modified: None, mode: bits(mode), sparse: false, identity: None };
     Ok(Some(Entry { name: name.to_vec(), meta }))
-}
-
-/// How many names what is in a line has, if it says so: the word behind the permissions.
-pub(super) fn names(line: &[u8]) -> Option<u64> {
-    let mut rest = line;
-    word(&mut rest)?;
-    str::from_utf8(word(&mut rest)?).ok()?.parse().ok()
 }
 
 /// The next word, and what follows it.
@@ -108,6 +103,8 @@ mod tests {
             ("-rw-r--r--    1 0        0            1234 Nov 21 10:00 a b", "a b", Kind::File, Some(1234), 0o644),
             ("drwxr-xr-x  12 ftp ftp  4096 Nov 21  2025 Nov 21 10:00 d", "Nov 21 10:00 d", Kind::Dir, None, 0o755),
             ("lrwxrwxrwx 1 u g 3 Jan  1 00:00 l -> a b", "l", Kind::Link, None, 0o777),
+            ("Lrwxrwxrwx 1 ftp ftp            3 Jan  1 00:00 l", "l", Kind::Link, None, 0o777),
+            ("drwxr-xr-x 1 u g 3 Jan  1 00:00 two  ", "two  ", Kind::Dir, None, 0o755),
             ("-rwsr-x--T+ 1 u 7 feb 29 2024  leading", " leading", Kind::File, Some(7), 0o750),
             ("-rw-r--r-- 1 Jan staff 99 May 5 12:00 x\r", "x", Kind::File, Some(99), 0o644),
         ] {

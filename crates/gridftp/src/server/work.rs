@@ -4,7 +4,7 @@ use super::answer::Failure;
 use super::count::Counted;
 use super::current::Shared;
 use super::memory::Held;
-use super::moving::{facts_line, lines};
+use super::moving::{Alone, facts_line, lines};
 use super::session::names::doubled;
 #[cfg(feature = "kerberos")]
 use super::session::secured::{Agreed, by_kerberos};
@@ -309,7 +309,8 @@ impl Worker {
             FileTask::Facts { key, shown, facts, read_only } => {
                 let meta = store.stat(&key).await?;
                 let refuses_drafts = meta.kind == Kind::Dir && matches!(store.is_for_drafts(&key).await, Ok(false));
-                let line = facts_line(&shown, &meta, refuses_drafts, facts, read_only);
+                let is_link = matches!(store.stat_link(&key).await, Ok(own) if own.kind == Kind::Link);
+                let line = facts_line(&shown, &meta, &Alone { refuses_drafts, is_link }, facts, read_only);
                 let line = line.ok_or_else(|| Failure::say(553, "its name cannot be listed"))?;
                 Reply::of_lines(250, [b"Listing:".to_vec(), [b" ", &line[..]].concat(), b"End".to_vec()])
             }

@@ -13,9 +13,9 @@ use phoebus_files::job::{Event, Job, Watcher};
 use phoebus_files::key::Key;
 use phoebus_files::plan::{Existing, Filter, Reason};
 use phoebus_files::range::Extent;
-use phoebus_files::store::{Kind, Meta, Store, Time};
+use phoebus_files::store::{Kind, Meta, Store, Time, TriedDir};
 use phoebus_files::sum::{Algorithm, Hasher, Sum};
-use phoebus_files::{Check, Error, How, Side, Sort, Verify, drain, is_engines};
+use phoebus_files::{Check, Error, How, Own, Side, Sort, Verify, drain, is_engines};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::pin::Pin;
@@ -38,15 +38,24 @@ pub(super) async fn move_by_copy(
 ) {
     aside::put_back_one(&**source, from, tally).await;
     let mut behind = Behind::new(source.clone(), from.clone());
-    let is_link = match source.stat_link(from).await {
-        Ok(meta) if meta.kind == Kind::Dir => behind.is_top_link().await,
-        Ok(meta) => meta.kind == Kind::Link,
-        Err(_) => false,
+    let own = match source.stat_link(from).await {
+        Ok(meta) if meta.kind == Kind::Dir => behind.of_top().await,
+        Ok(meta) if meta.kind == Kind::Link => Ok(Own::Link),
+        // What is not there, or cannot be asked about, the copy tells of.
+        _ => Ok(Own::Yes),
     };
-    if is_link {
-        // What it leads to would be copied and removed, of which nobody has spoken.
-        let reason = "a symbolic link cannot be moved there, and stays where it is".to_owned();
-        tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Request }));
+    // What a link leads to would be copied and removed, of which nobody has spoken.
+    let stays = match &own {
+        Ok(Own::Yes | Own::Likely) => None,
+        Ok(Own::Link) => {
+            let reason = "a symbolic link cannot be moved there, and stays where it is".to_owned();
+            Some(Error::Store { name: shown(&**source, from), reason, sort: Sort::Request })
+        }
+        Ok(Own::Unknown) => Some(Error::MayBeLink { name: shown(&**source, from) }),
+        Err(error) => Some(error.again()),
+    };
+    if let Some(error) = stays {
+        tally.check::<()>(Err(error));
         return;
     }
     let (noted, began) = (Arc::new(Noted::default()), Time::from(SystemTime::now()));
@@ -86,6 +95,17 @@ pub(super) async fn move_by_copy(
     if report.unsettled {
         let reason = "it stays where it is, since its copy could not be made durable".to_owned();
         tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Other }));
+        return;
+    }
+    // What was copied is in it, so that it does not go by being asked.
+    if matches!(own, Ok(Own::Likely))
+        && !moved.is_empty()
+        && !moved.iter().any(|(_, carried)| carried.from == *from)
+        && !matches!(source.try_dir(from).await, Ok(TriedDir::NotEmpty | TriedDir::Refused))
+    {
+        let reason = "it is a symbolic link: what it leads to was copied, and stays".to_owned();
+        tally.done += moved.len() as u64;
+        tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Request }));
         return;
     }
     let stays = |to: &Key| failed.contains(to) || gone.contains(to) || unlisted.contains_key(&to.parent());
@@ -209,7 +229,12 @@ struct Emptied {
 async fn remove_dirs(store: &dyn Store, top: &Key, behind: &mut Behind, tally: &mut Tally) {
     let (mut dirs, mut to_read, mut staying) = (Vec::new(), vec![top.clone()], HashSet::new());
     while let Some(dir) = to_read.pop() {
-        let Some(entries) = tally.check(ls::entries(store, &dir, true).await) else {
+        let entries = match ls::entries(store, &dir, true).await {
+            // An empty one may have gone when it was asked whether it is a link.
+            Err(error) if error.sort() == Sort::NotFound && dir != *top => continue,
+            entries => entries,
+        };
+        let Some(entries) = tally.check(entries) else {
             staying.insert(dir.parent());
             continue;
         };

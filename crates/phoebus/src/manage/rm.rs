@@ -5,7 +5,7 @@ use crate::place::{Carried, FarArgs, Stores, shown};
 use anyhow::Result;
 use phoebus_files::key::Key;
 use phoebus_files::store::{Entry, Kind, Store};
-use phoebus_files::{DirsOf, Error, Own, Sort, is_ours, is_own_dir, remove_unseen};
+use phoebus_files::{Error, NamedDirs, Next, Own, OwnDirs, Sort, begin_to_remove, is_ours, own_dirs};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -36,9 +36,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         let (mut stores, mut tally) = (Stores::new(&args.far, Carried::default()), Tally::default());
         tally.hint(" (-r removes directories)", |error| matches!(error, Error::Kind { is: "a directory", .. }));
         for place in find_to_take(&mut stores, &args.places, "rm", args.places.len()).await? {
-            let keys = place.all().await;
+            let (keys, mut named) = (place.all().await, NamedDirs::default());
             for key in tally.check(args.heeded(keys)).flatten().unwrap_or_default() {
-                let removed = args.remove(&*place.store, &key, &mut tally).await;
+                let removed = args.remove(&*place.store, &key, &mut named, &mut tally).await;
                 tally.note(args.heeded(removed));
             }
             tally.check(place.store.settle().await);
@@ -56,19 +56,24 @@ impl Args {
         }
     }
 
-    async fn remove(&self, store: &dyn Store, key: &Key, tally: &mut Tally) -> Result<(), Error> {
+    async fn remove(
+        &self,
+        store: &dyn Store,
+        key: &Key,
+        named: &mut NamedDirs,
+        tally: &mut Tally,
+    ) -> Result<(), Error> {
         // Removing is tried first, since a link is what it is only to that.
         let Err(error) = store.remove(key).await else { return Ok(()) };
         // What failed for now says nothing of what it is.
         let is_dir =
             error.sort() != Sort::Passing && matches!(store.stat_link(key).await, Ok(meta) if meta.kind == Kind::Dir);
         match is_dir && self.recursive {
-            true => match is_own_dir(store, key).await? {
-                (Own::Yes, names) => remove_dir(store, key, names, tally).await,
-                (Own::Link, _) => Err(error),
-                (Own::Unknown, names) => match remove_unseen(store, key).await {
-                    Err(error) if is_full(&error) => remove_dir(store, key, names, tally).await,
-                    removed => removed,
+            true => match named.is(store, key).await? {
+                Own::Link => Err(error),
+                own => match begin_to_remove(store, key, own).await? {
+                    Next::Gone => Ok(()),
+                    Next::Empty => remove_dir(store, key, tally).await,
                 },
             },
             false if is_dir => Err(Error::Kind { name: shown(store, key), is: "a directory", expected: "a file" }),
@@ -79,21 +84,15 @@ impl Args {
 
 /// Removes the directory `top` and all that is in it: by a descriptor of it, where the store has such, so that nobody who exchanges what is in
 /// it for a link meanwhile leads elsewhere.
-async fn remove_dir(store: &dyn Store, top: &Key, names: Option<u64>, tally: &mut Tally) -> Result<(), Error> {
+async fn remove_dir(store: &dyn Store, top: &Key, tally: &mut Tally) -> Result<(), Error> {
     match store.confined(top).await? {
-        None => remove_tree(store, Level::of(top.clone(), names), HELD, tally).await?,
+        None => remove_tree(store, top, HELD, tally).await?,
         Some(tree) => {
-            remove_tree(&*tree, Level::of(Key::ROOT, None), HELD, tally).await?;
+            remove_tree(&*tree, &Key::ROOT, HELD, tally).await?;
             tree.settle().await?;
         }
     }
     store.remove_dir(top).await
-}
-
-/// Whether a server says of what it should remove as a directory that it is not empty: of a symbolic link rmdir(2) says that it is no
-/// directory.
-fn is_full(error: &Error) -> bool {
-    error.to_string().to_ascii_lowercase().contains("not empty")
 }
 
 /// As many entries of a directory are held at a time: some ten megabytes of them. Those that follow are read once these are gone.
@@ -102,10 +101,8 @@ const HELD: usize = 100_000;
 /// A directory that is being emptied.
 struct Level {
     dir: Key,
-    /// How many names it has, if that is told.
-    names: Option<u64>,
     /// What the directories in it are.
-    dirs: DirsOf,
+    dirs: OwnDirs,
     entries: vec::IntoIter<Entry>,
     /// Whether there may be others.
     more: bool,
@@ -114,9 +111,9 @@ struct Level {
 }
 
 impl Level {
-    fn of(dir: Key, names: Option<u64>) -> Self {
-        let (dirs, entries) = (DirsOf::Themselves, Vec::new().into_iter());
-        Self { dir, names, dirs, entries, more: true, stays: HashSet::new() }
+    fn of(dir: Key) -> Self {
+        let (dirs, entries) = (OwnDirs::all(Own::Unknown), Vec::new().into_iter());
+        Self { dir, dirs, entries, more: true, stays: HashSet::new() }
     }
 
     /// Reads entries that nobody has tried to remove, `held` at the most. It begins anew each time: a listing that waits for what is
@@ -136,8 +133,9 @@ impl Level {
                 self.more = found.len() >= held;
             }
         }
-        let any = found.iter().any(|entry| entry.meta.kind == Kind::Dir);
-        self.dirs = DirsOf::ask(store, &self.dir, any).await?;
+        if found.iter().any(|entry| entry.meta.kind == Kind::Dir) {
+            self.dirs = own_dirs(store, &self.dir).await?;
+        }
         found.sort_by(|one, other| one.name.cmp(&other.name));
         self.entries = found.into_iter();
         Ok(())
@@ -145,28 +143,20 @@ impl Level {
 }
 
 /// Removes all that is in the directory `top`. Goes on past what fails; the directories above it then fail, too, since they are not empty.
-async fn remove_tree(store: &dyn Store, top: Level, held: usize, tally: &mut Tally) -> Result<(), Error> {
-    let mut open = vec![top];
+async fn remove_tree(store: &dyn Store, top: &Key, held: usize, tally: &mut Tally) -> Result<(), Error> {
+    let mut open = vec![Level::of(top.clone())];
     while let Some(level) = open.last_mut() {
         if let Some(entry) = level.entries.next() {
             let removed = match ls::join(store, &level.dir, &entry) {
                 Err(error) => Err(error),
                 Ok(key) => match entry.meta.kind {
                     // Some servers call a link what it leads to.
-                    Kind::Dir => match level.dirs.is(&entry.name, level.names) {
-                        Own::Yes => {
-                            let names = level.dirs.names_of(&entry.name);
-                            open.push(Level::of(key, names));
+                    Kind::Dir => match begin_to_remove(store, &key, level.dirs.is(&entry.name)).await {
+                        Ok(Next::Empty) => {
+                            open.push(Level::of(key));
                             continue;
                         }
-                        Own::Link => store.remove(&key).await,
-                        Own::Unknown => match remove_unseen(store, &key).await {
-                            Err(error) if is_full(&error) => {
-                                open.push(Level::of(key, None));
-                                continue;
-                            }
-                            removed => removed,
-                        },
+                        removed => removed.map(drop),
                     },
                     // A transfer that ends at this moment takes its own draft away.
                     _ if is_ours(&entry.name) => match store.discard(&key, None).await {
@@ -224,7 +214,7 @@ mod tests {
         for held in [1, 2] {
             let mut tally = Tally::default();
             let top = if held == 1 { "e" } else { "d" };
-            remove_tree(&store, Level::of(key(top), None), held, &mut tally).await.unwrap();
+            remove_tree(&store, &key(top), held, &mut tally).await.unwrap();
             assert!(tally.number() == 0 && fs::read_dir(dir.path().join(top)).unwrap().next().is_none(), "{held}");
         }
         // What somebody writes stays, and is tried once.
@@ -235,7 +225,7 @@ mod tests {
         let spec = Spec { size: Some(3), ..Spec::default() };
         let Begun::Draft(draft) = store.create(&key("f/new"), spec).await.unwrap() else { panic!("it is there") };
         let mut tally = Tally::default();
-        remove_tree(&store, Level::of(key("f"), None), 2, &mut tally).await.unwrap();
+        remove_tree(&store, &key("f"), 2, &mut tally).await.unwrap();
         let left: Vec<_> =
             fs::read_dir(dir.path().join("f")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert!(

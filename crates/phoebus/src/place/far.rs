@@ -57,6 +57,10 @@ pub(crate) struct FarArgs {
     /// "phoebus:path=HOST/PORT|HOST/PORT" for gateways
     #[arg(long, value_name = "DRIVER[:OPTIONS],...")]
     pub(super) stack: Option<String>,
+    /// Where things are removed at a server that does not tell symbolic links from directories: take what it lists as a directory for one,
+    /// though what a link leads to then goes, too
+    #[arg(long)]
+    trust_listings: bool,
     /// Go through these gateways, or through "none", whatever the environment says [env: PHOEBUS_PATH, PHOEBUS_GW and the others
     /// of phoebus run]
     #[arg(long, alias = "via", value_name = "HOST/PORT,...")]
@@ -162,6 +166,7 @@ pub(super) async fn connect(
     let most = if by_ssh { SSH_SESSIONS } else { usize::MAX };
     options.partial_dir = carried.partial_dir.clone();
     options.striped = carried.striped;
+    options.trust_listings = args.trust_listings;
     options.sessions = carried.sessions.unwrap_or(options.sessions).min(most);
     let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     options.state = state.or_else(|| Some(home()?.join(".local/state"))).map(|dir| dir.join("phoebus/uploads"));

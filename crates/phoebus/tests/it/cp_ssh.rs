@@ -340,7 +340,9 @@ fn a_cut_of_data_inside_ssh_never_looks_complete() {
         "#!/bin/sh\ncase $3 in --data) head -c 9000000 | phoebus.real \"$@\";; *) exec phoebus.real \"$@\";; esac\n";
     fs::rename(far.home("bin/phoebus"), far.home("bin/phoebus.real")).unwrap();
     far.install("bin/phoebus", script);
-    let copy = ["cp", "--stack", "ssh", "--attempts", "1", "source", "far:target"];
+    // What is left of it would wait a minute for the rest.
+    let once = ["cp", "--stack", "ssh", "--attempts", "1", "--timeout", "5s"];
+    let copy = [&once[..], &["source", "far:target"]].concat();
     let (code, said) = far.phoebus(&copy);
     assert!(code != 0, "{said}");
     assert!(!far.home("target").exists());
@@ -350,8 +352,7 @@ fn a_cut_of_data_inside_ssh_never_looks_complete() {
     let script =
         "#!/bin/sh\ncase $3 in --data) phoebus.real \"$@\" | head -c 9000000;; *) exec phoebus.real \"$@\";; esac\n";
     far.install("bin/phoebus", script);
-    let (code, said) =
-        far.phoebus(&["cp", "--stack", "ssh", "--attempts", "1", "--verify", "none", "far:target", "back"]);
+    let (code, said) = far.phoebus(&[&once[..], &["--verify", "none", "far:target", "back"]].concat());
     assert!(code != 0 && !far.near("back").exists(), "{code}: {said}");
 }
 

@@ -1,7 +1,7 @@
 //! Directories: for people, as names, or as facts (RFC 959, RFC 3659, section 7).
 
 use super::super::answer::Failure;
-use super::super::session::task::{FactNames, Format, NO_DRAFTS, Transfer};
+use super::super::session::task::{FactNames, Format, LINK, NO_DRAFTS, Transfer};
 use super::super::work::{Tell, Worker};
 use super::flow::Made;
 use bytes::Bytes;
@@ -198,16 +198,25 @@ async fn followed(store: &Arc<dyn Store>, dir: &Key, entry: &Entry) -> Meta {
     }
 }
 
-/// The facts of one file, for MLST; `refuses_drafts` says that it is a directory from which drafts are not taken elsewhere.
+/// What MLST alone tells of a name.
+pub(in super::super) struct Alone {
+    /// Whether it is a directory from which drafts are not taken elsewhere.
+    pub refuses_drafts: bool,
+    /// Whether it is a symbolic link.
+    pub is_link: bool,
+}
+
+/// The facts of one file, for MLST.
 pub(in super::super) fn facts_line(
     shown: &[u8],
     meta: &Meta,
-    refuses_drafts: bool,
+    alone: &Alone,
     names: FactNames,
     read_only: bool,
 ) -> Option<Line> {
     let mut facts = facts(meta, read_only);
-    facts.others.extend(refuses_drafts.then(|| (NO_DRAFTS.to_owned(), "no".to_owned())));
+    facts.others.extend(alone.refuses_drafts.then(|| (NO_DRAFTS.to_owned(), "no".to_owned())));
+    facts.others.extend(alone.is_link.then(|| (LINK.to_owned(), "yes".to_owned())));
     names.keep(&mut facts);
     facts.encode(shown)
 }

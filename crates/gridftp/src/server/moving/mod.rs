@@ -12,7 +12,7 @@ mod retrieve;
 mod stripe;
 mod striped;
 
-pub(super) use listing::{facts_line, lines};
+pub(super) use listing::{Alone, facts_line, lines};
 
 use super::answer::Failure;
 use super::session::task::{Aim, Transfer, What};

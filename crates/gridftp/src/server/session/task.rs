@@ -222,13 +222,16 @@ pub(crate) enum Aim {
 /// The fact, which MLST alone tells, of a directory from which this server takes no draft to another one: it is `no`.
 pub(crate) const NO_DRAFTS: &str = "X.drafts";
 
+/// The fact, which MLST alone tells, of a symbolic link, of which all other facts tell what it leads to: it is `yes`.
+pub(crate) const LINK: &str = "X.link";
+
 /// Which facts a client wants to see (RFC 3659, section 7.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FactNames([bool; 6]);
+pub(crate) struct FactNames([bool; 7]);
 
 impl FactNames {
     /// All that there are, as `FEAT` names them.
-    pub(crate) const ALL: [&'static str; 6] = ["Type", "Size", "Modify", "Perm", "UNIX.mode", NO_DRAFTS];
+    pub(crate) const ALL: [&'static str; 7] = ["Type", "Size", "Modify", "Perm", "UNIX.mode", NO_DRAFTS, LINK];
 
     /// Those of `ALL` that a list such as `type;size;` names.
     pub(crate) fn parse(list: &str) -> Self {
@@ -250,19 +253,19 @@ impl FactNames {
 
     /// Leaves of `facts` those that are wanted.
     pub(crate) fn keep(self, facts: &mut Facts) {
-        let [kind, size, modify, perm, mode, drafts] = self.0;
+        let [kind, size, modify, perm, mode, drafts, link] = self.0;
         facts.kind.take_if(|_| !kind);
         facts.size.take_if(|_| !size);
         facts.modify.take_if(|_| !modify);
         facts.perm.take_if(|_| !perm);
         facts.mode.take_if(|_| !mode);
-        facts.others.retain(|(name, _)| drafts || name != NO_DRAFTS);
+        facts.others.retain(|(name, _)| (drafts || name != NO_DRAFTS) && (link || name != LINK));
     }
 }
 
 impl Default for FactNames {
     fn default() -> Self {
-        Self([true; 6])
+        Self([true; 7])
     }
 }
 

@@ -271,11 +271,11 @@ fn features_and_options_say_the_same() {
         step => panic!("{step:?}"),
     };
     let features = lines(session.line(b"FEAT", 0));
-    assert!(features.contains("\n MLST Type*;Size*;Modify*;Perm*;UNIX.mode*;X.drafts*;\n"), "{features}");
+    assert!(features.contains("\n MLST Type*;Size*;Modify*;Perm*;UNIX.mode*;X.drafts*;X.link*;\n"), "{features}");
     assert!(features.contains("\n CKSM CRC32C:10;ADLER32:11;MD5:12;") && features.contains("\n REST STREAM\n"));
     assert!(!features.contains("DCAU") && !features.contains("AUTH"), "{features}");
     assert_eq!(lines(session.line(b"OPTS MLST size;Type;none", 0)), "MLST OPTS Type;Size;");
-    assert!(lines(session.line(b"FEAT", 0)).contains("\n MLST Type*;Size*;Modify;Perm;UNIX.mode;X.drafts;\n"));
+    assert!(lines(session.line(b"FEAT", 0)).contains("\n MLST Type*;Size*;Modify;Perm;UNIX.mode;X.drafts;X.link;\n"));
     assert_eq!(code(session.line(b"OPTS RETR Parallelism=9,9,9;", 0)), 501);
     assert_eq!(code(session.line(b"OPTS RETR Parallelism=8,8,8;", 0)), 200);
     session.line(b"TYPE I", 0);

@@ -1,10 +1,10 @@
-//! Which sources are behind symbolic links: some servers call a link to a directory what it leads to, and what is in there is elsewhere, too.
-//! It is copied, and stays.
+//! Which sources are behind symbolic links: some servers list a link to a directory as one, and what is in there is elsewhere, too. It is
+//! copied, and stays.
 
 use crate::place::shown;
 use phoebus_files::key::Key;
-use phoebus_files::store::Store;
-use phoebus_files::{Error, Own, OwnDirs, Sort, is_own_dir};
+use phoebus_files::store::{Store, TriedDir};
+use phoebus_files::{Error, NamedDirs, Own, OwnDirs, Sort, own_dirs};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use std::sync::Arc;
 pub(super) struct Behind {
     source: Arc<dyn Store>,
     top: Key,
-    /// What was asked for, by the directory that it is in; nothing, where listings call no link a directory.
-    asked: HashMap<Key, Result<Option<OwnDirs>, String>>,
+    /// What was asked for, by the directory that it is in.
+    asked: HashMap<Key, Result<OwnDirs, String>>,
     /// Directories, and whether they are such themselves and so is all above them in the tree.
     own: HashMap<Key, bool>,
     /// What stays where it is since it may be a link, and why.
@@ -27,15 +27,16 @@ impl Behind {
         Self { source, top, asked: HashMap::new(), own, stays: Vec::new() }
     }
 
-    /// Whether the top of the tree is a link, or may be one as far as the server tells.
-    pub(super) async fn is_top_link(&mut self) -> bool {
-        // What was asked for tells later how many names the top has.
-        let dir = self.top.parent();
-        self.asked_of(&dir).await.is_ok()
-            && matches!(is_own_dir(&*self.source, &self.top).await, Ok((Own::Link | Own::Unknown, _)))
+    /// What the top of the tree is.
+    ///
+    /// # Errors
+    /// Nobody can say for now.
+    pub(super) async fn of_top(&self) -> Result<Own, Error> {
+        NamedDirs::default().is(&*self.source, &self.top).await
     }
 
-    /// Whether `dir`, the top or below it, is a directory of the tree itself, and not behind what may be a link.
+    /// Whether `dir`, the top or below it, is a directory of the tree itself, and not behind what may be a link. Something is in it, or it
+    /// may go.
     pub(super) async fn is_own(&mut self, dir: &Key) -> bool {
         let (mut unknown, mut at) = (Vec::new(), dir.clone());
         let mut own = loop {
@@ -59,28 +60,34 @@ impl Behind {
     /// Whether `key`, which is in a directory of the tree, is a directory itself.
     async fn is_itself(&mut self, key: &Key) -> bool {
         let dir = key.parent();
-        // How many names the directory has that it is in is known from the one above.
-        let names = self.asked.get(&dir.parent()).and_then(|asked| asked.as_ref().ok()?.as_ref()?.names_of(dir.name()));
-        let reason = match self.asked_of(&dir).await {
-            Ok(None) => return true,
-            Ok(Some(own)) => match own.is(key.name(), names) {
+        if !self.asked.contains_key(&dir) {
+            let asked = own_dirs(&*self.source, &dir).await.map_err(|error| error.to_string());
+            self.asked.insert(dir.clone(), asked);
+        }
+        let name = shown(&*self.source, key);
+        let stays = match &self.asked[&dir] {
+            Ok(dirs) => match dirs.is(key.name()) {
                 Own::Yes => return true,
-                Own::Link => "it is a symbolic link".to_owned(),
-                Own::Unknown => "it may be a symbolic link, which the server does not tell".to_owned(),
+                Own::Likely => match self.source.try_dir(key).await {
+                    Ok(TriedDir::Removed | TriedDir::NotEmpty | TriedDir::Refused) => return true,
+                    Ok(TriedDir::NotDir) => link(name),
+                    Err(error) => error,
+                },
+                Own::Link => link(name),
+                Own::Unknown => Error::MayBeLink { name },
             },
-            Err(reason) => format!("it may be a symbolic link, which the server does not tell ({reason})"),
+            Err(reason) => {
+                let reason =
+                    format!("whether it is a symbolic link cannot be asked for now ({reason}): it stays where it is");
+                Error::Store { name, reason, sort: Sort::Passing }
+            }
         };
-        let (name, reason) =
-            (shown(&*self.source, key), format!("{reason}; it stays where it is, with all that is in it"));
-        self.stays.push(Error::Store { name, reason, sort: Sort::Request });
+        self.stays.push(stays);
         false
     }
+}
 
-    async fn asked_of(&mut self, dir: &Key) -> &Result<Option<OwnDirs>, String> {
-        if !self.asked.contains_key(dir) {
-            let own = self.source.own_dirs(dir).await.map_err(|error| error.to_string());
-            self.asked.insert(dir.clone(), own);
-        }
-        &self.asked[dir]
-    }
+fn link(name: String) -> Error {
+    let reason = "it is a symbolic link; it stays where it is, with all that is in it".to_owned();
+    Error::Store { name, reason, sort: Sort::Request }
 }

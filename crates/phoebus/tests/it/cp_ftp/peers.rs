@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 /// Copies a tree with odd names: those that the server alters are refused, and each of the others has its own bytes.
@@ -118,7 +118,7 @@ fn tree(here: &Here, ftp: &Ftp, replaces: bool) {
     here.does(&["mkdir", "-p", &url("new/er")]);
     here.does(&["mv", &url("src/a"), &url("new/er/name")]);
     assert!(ftp.path("new/er/name").exists() && !ftp.path("src/a").exists());
-    here.does(&["rm", "-r", &url("new")]);
+    here.does(&["rm", "-r", "--trust-listings", &url("new")]);
     assert!(!ftp.path("new").exists());
     here.fails(5, "does not exist", &["cp", &url("gone"), "x"]);
     assert_eq!(hidden(&ftp.path("")), Vec::<String>::new());
@@ -214,6 +214,11 @@ fn what_links_at_servers_lead_to_stays() {
         assert!(is_kept() && !root.join("tree/l").is_symlink() && root.join("tree/deep/l").is_symlink(), "{url}");
         // What filters leave out is behind the link, too.
         symlink("../keep", root.join("tree/l")).unwrap();
+        if root == serve.path("") {
+            symlink("../keep/precious", root.join("tree/file")).unwrap();
+            here.fails(1, "stays where it is", &["mv", &format!("{url}/file"), "moved"]);
+            assert!(root.join("tree/file").is_symlink());
+        }
         here.does(&["cp", "-r", "--delete", "--exclude", "*.log", "empty/", &url]);
         assert!(is_kept() && left("tree").is_empty(), "{url}: {:?}", left("tree"));
         // What the source has goes behind the link, and nothing is taken from there.
@@ -229,53 +234,152 @@ fn what_links_at_servers_lead_to_stays() {
 #[test]
 fn where_links_are_not_told_what_may_be_one_stays() {
     let here = Here::new();
-    let (aioftp, twisted) = (Ftp::aioftp(), Ftp::twisted());
+    let ftp = Ftp::aioftp();
     fs::create_dir_all(here.path("source/l")).unwrap();
-    for (url, root) in [(aioftp.url("ftp", "tree"), aioftp.path("")), (twisted.url("ftp", "tree"), twisted.path(""))] {
-        // Then only the count of a directory's names shows that there is a link, which some file systems do not have.
-        if fs::metadata(&root).unwrap().nlink() < 2 {
-            continue;
-        }
-        fs::create_dir_all(root.join("tree/deep")).unwrap();
+    let (root, url) = (ftp.path(""), ftp.url("ftp", "tree"));
+    let make = || {
+        fs::create_dir_all(root.join("tree/deep/own")).unwrap();
         fs::create_dir_all(root.join("keep/sub")).unwrap();
         fs::write(root.join("keep/precious"), "x").unwrap();
+        fs::write(root.join("keep/.f.0123456789abcdef.phoebus-part"), "").unwrap();
         fs::write(root.join("tree/a"), "x").unwrap();
+        fs::write(root.join("tree/deep/own/b"), "x").unwrap();
         symlink("../keep", root.join("tree/l")).unwrap();
-        let is_kept = || root.join("keep/precious").exists() && root.join("keep/sub").exists();
-        here.fails(1, "may be a symbolic link", &["cp", "-r", "--delete", "source/", &url]);
-        assert!(is_kept() && !root.join("tree/a").exists(), "{url}");
-        let (code, _, said) = says(&run(&mut here.command(&["rm", "-r", &url])));
-        assert!(code != 0 && said.contains("may be a symbolic link"), "{url}: {code}: {said}");
-        assert!(is_kept(), "{url}");
-        // An empty directory is none, and goes.
-        assert!(!root.join("tree/deep").exists(), "{url}");
-        fs::remove_file(root.join("tree/l")).unwrap();
-        fs::create_dir_all(root.join("tree/one/two")).unwrap();
-        fs::write(root.join("tree/one/two/three"), "x").unwrap();
-        here.does(&["rm", "-r", &url]);
-        assert!(!root.join("tree").exists(), "{url}");
+        symlink("keep", root.join("named")).unwrap();
+    };
+    let is_kept = || {
+        let kept = ["precious", "sub", ".f.0123456789abcdef.phoebus-part"];
+        kept.iter().all(|name| root.join("keep").join(name).exists())
+    };
+    make();
+    // A count that a file system makes up, or that another client changes, says nothing.
+    here.fails(1, "--trust-listings", &["cp", "-r", "--delete", "source/", &url]);
+    assert!(is_kept() && !root.join("tree/a").exists() && root.join("tree/deep/own/b").exists(), "{url}");
+    let (code, _, said) = says(&run(&mut here.command(&["rm", "-r", &url])));
+    assert!(code != 0 && said.contains("may be a symbolic link"), "{url}: {code}: {said}");
+    for command in [&["rm", "-r"][..], &["mv"], &["clean", "--min-age", "0s"]] {
+        let named = ftp.url("ftp", if command[0] == "clean" { "tree" } else { "named" });
+        let moved = (command[0] == "mv").then_some("moved");
+        let all: Vec<&str> = command.iter().copied().chain([&*named]).chain(moved).collect();
+        let (code, _, said) = says(&run(&mut here.command(&all)));
+        assert!(code != 0 && said.contains("may be a symbolic link"), "{all:?}: {code}: {said}");
     }
+    assert!(is_kept() && root.join("named").is_symlink() && root.join("tree/deep/own/b").exists(), "{url}");
+    // Who says that there are none is believed.
+    fs::remove_file(root.join("tree/l")).unwrap();
+    here.does(&["clean", "--trust-listings", "--min-age", "0s", &url]);
+    here.does(&["mv", "--trust-listings", &ftp.url("ftp", "tree/deep"), "moved"]);
+    assert!(here.path("moved/own/b").exists() && !root.join("tree/deep").exists(), "{url}");
+    fs::create_dir_all(root.join("tree/one/two")).unwrap();
+    fs::write(root.join("tree/one/two/three"), "x").unwrap();
+    here.does(&["rm", "-r", "--trust-listings", &url]);
+    assert!(!root.join("tree").exists() && is_kept(), "{url}");
+    fs::remove_dir_all(here.path("moved")).unwrap();
+}
+
+#[test]
+fn links_that_a_server_hides_are_found_before_anything_behind_them_goes() {
+    let here = Here::new();
+    fs::create_dir_all(here.path("source/l")).unwrap();
+    fs::create_dir(here.path("empty")).unwrap();
+    let ftp = Ftp::proftpd(Tls::None, "ShowSymlinks off");
+    let (root, url) = (ftp.path(""), ftp.url("ftp", "tree"));
+    let draft = ".f.0123456789abcdef.phoebus-part";
+    let make = || {
+        fs::create_dir_all(root.join("tree/deep/own")).unwrap();
+        fs::create_dir_all(root.join("keep/sub/lower")).unwrap();
+        for name in ["keep/precious", "keep/old.log", "tree/a", "tree/deep/own/b"] {
+            fs::write(root.join(name), "x").unwrap();
+        }
+        for dir in ["keep", "keep/sub", "tree/deep/own"] {
+            fs::write(root.join(dir).join(draft), "").unwrap();
+        }
+        symlink("../keep", root.join("tree/l")).unwrap();
+        symlink("../../keep/sub", root.join("tree/deep/l")).unwrap();
+        for dir in ["tree", "tree/deep", "tree/deep/own", "keep", "keep/sub"] {
+            fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o777)).unwrap();
+        }
+    };
+    let is_kept = || {
+        let kept = ["precious", "old.log", "sub/lower"];
+        kept.iter().all(|name| root.join("keep").join(name).exists())
+    };
+    make();
+    here.does(&["clean", "--min-age", "0s", &url]);
+    assert!(root.join("keep").join(draft).exists() && root.join("keep/sub").join(draft).exists());
+    assert!(is_kept() && !root.join("tree/deep/own").join(draft).exists());
+    here.does(&["rm", "-r", &ftp.url("ftp", "tree/deep/l")]);
+    assert!(is_kept() && !root.join("tree/deep/l").is_symlink());
+    here.does(&["rm", "-r", &url]);
+    assert!(is_kept() && !root.join("tree").exists());
+    make();
+    // What holds a draft seems to have something in it that stays.
+    for dir in ["keep", "keep/sub", "tree/deep/own"] {
+        fs::remove_file(root.join(dir).join(draft)).unwrap();
+    }
+    // And so does what is left out.
+    here.does(&["cp", "-r", "--delete", "--exclude", "*.log", "empty/", &url]);
+    assert!(is_kept() && root.join("tree/l").is_symlink() && !root.join("tree/deep").exists());
+    here.does(&["cp", "-r", "--delete", "empty/", &url]);
+    assert!(is_kept() && fs::read_dir(root.join("tree")).unwrap().next().is_none());
+    fs::remove_dir(root.join("tree")).unwrap();
+    make();
+    for dir in ["keep", "keep/sub", "tree/deep/own"] {
+        fs::remove_file(root.join(dir).join(draft)).unwrap();
+    }
+    // The copy goes behind the link, and nothing is removed there.
+    here.does(&["cp", "-r", "--delete", "source/", &url]);
+    assert!(is_kept() && root.join("tree/l").is_symlink() && !root.join("tree/deep").exists());
+    fs::remove_file(root.join("tree/l")).unwrap();
+    fs::remove_dir(root.join("tree")).unwrap();
+    make();
+    here.does(&["clean", "--min-age", "0s", &url]);
+    here.fails(4, "is a symbolic link", &["mv", &ftp.url("ftp", "tree/l"), "link"]);
+    here.fails(4, "deep/l", &["mv", &url, "moved"]);
+    assert!(is_kept() && root.join("tree/deep/l").is_symlink() && !root.join("tree/deep/own").exists());
+}
+
+#[test]
+fn links_that_a_server_does_not_remove_stay() {
+    let (here, ftp) = (Here::new(), Ftp::twisted());
+    let (root, url) = (ftp.path(""), ftp.url("ftp", "tree"));
+    fs::create_dir_all(here.path("source/l")).unwrap();
+    let is_kept = || ["precious", "sub/lower"].iter().all(|name| root.join("keep").join(name).exists());
+    fs::create_dir_all(root.join("keep/sub/lower")).unwrap();
+    fs::write(root.join("keep/precious"), "x").unwrap();
+    let commands: [&[&str]; 4] =
+        [&["rm", "-r", &url], &["cp", "-r", "--delete", "source/", &url], &["mv", &url, "moved"], &["rm", "-r", &url]];
+    for (at, command) in commands.into_iter().enumerate() {
+        let linked = at < 3;
+        fs::create_dir_all(root.join("tree/deep/own")).unwrap();
+        fs::write(root.join("tree/deep/own/b"), "x").unwrap();
+        if linked && !root.join("tree/l").is_symlink() {
+            symlink("../keep", root.join("tree/l")).unwrap();
+        }
+        let (code, _, said) = says(&run(&mut here.command(command)));
+        assert!(is_kept() && !root.join("tree/deep").exists(), "{command:?}: {code}: {said}");
+        // The copy goes behind the link, as `--delete` does not.
+        let refuses = linked && at != 1;
+        assert_eq!(code != 0 && said.contains("symbolic link"), refuses, "{command:?}: {code}: {said}");
+        assert_eq!(root.join("tree/l").is_symlink(), linked, "{command:?}");
+        if at == 2 {
+            fs::remove_file(root.join("tree/l")).unwrap();
+        }
+    }
+    assert!(!root.join("tree").exists());
 }
 
 #[test]
 fn nothing_is_taken_or_cleaned_behind_links_at_servers() {
     let here = Here::new();
     let (pyftpdlib, serve, vsftpd) = (Ftp::pyftpdlib(), Serve::writable(), Ftp::vsftpd(Tls::None));
-    // The last two show links as what they lead to, whatever they are asked for.
-    let (aioftp, twisted) = (Ftp::aioftp(), Ftp::twisted());
     let servers = [
-        (serve.url(""), serve.path(""), true),
-        (pyftpdlib.url("ftp", ""), pyftpdlib.path(""), true),
-        (vsftpd.url("ftp", ""), vsftpd.path(""), true),
-        (aioftp.url("ftp", ""), aioftp.path(""), false),
-        (twisted.url("ftp", ""), twisted.path(""), false),
+        (serve.url(""), serve.path("")),
+        (pyftpdlib.url("ftp", ""), pyftpdlib.path("")),
+        (vsftpd.url("ftp", ""), vsftpd.path("")),
     ];
     let draft = ".f.0123456789abcdef.phoebus-part";
-    for (url, root, tells) in servers {
-        // Then only the count of a directory's names shows that there is a link, which some file systems do not have.
-        if !tells && fs::metadata(&root).unwrap().nlink() < 2 {
-            continue;
-        }
+    for (url, root) in servers {
         let make = |linked: bool| {
             fs::create_dir_all(root.join("tree/deep/own")).unwrap();
             fs::create_dir_all(root.join("keep/sub")).unwrap();
@@ -298,10 +402,10 @@ fn nothing_is_taken_or_cleaned_behind_links_at_servers() {
         let (tree, place) = (format!("{url}tree"), here.path("moved").display().to_string());
         make(true);
         let (code, said, _) = says(&run(&mut here.command(&["clean", "--min-age", "0s", &tree])));
-        assert!(is_kept() && root.join("tree/deep/own").join(draft).exists() != tells, "{url}: {code} {said}");
+        assert!(is_kept() && !root.join("tree/deep/own").join(draft).exists(), "{url}: {code} {said}");
         here.fails(4, "deep/l", &["mv", &tree, &place]);
         assert!(is_kept() && !root.join("tree/a").exists() && !root.join("tree/deep/b").exists(), "{url}");
-        assert_eq!(root.join("tree/deep/own").exists(), !tells, "{url}");
+        assert!(!root.join("tree/deep/own").exists(), "{url}");
         fs::remove_dir_all(here.path("moved")).unwrap();
         fs::remove_dir_all(root.join("tree")).unwrap();
         // Where there are no links all of it goes.

@@ -2,9 +2,9 @@
 
 use super::super::*;
 use phoebus_files::Links;
-use phoebus_files::OwnDirs;
 use phoebus_files::local::Local;
 use phoebus_files::store::{Attributes, Begun, Draft, Entry, Fallible, FileId, Listing, Object, Spec};
+use phoebus_files::{Own, OwnDirs};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -176,19 +176,22 @@ impl Store for Server {
             Ok(Some(self.inner.list(key).await?.more().await?.into_iter().map(|entry| entry.name).collect()))
         })
     }
-    fn own_dirs<'a>(&'a self, key: &'a Key) -> Fallible<'a, Option<OwnDirs>> {
+    fn tells_links(&self) -> bool {
+        self.links.is_none()
+    }
+    fn own_dirs<'a>(&'a self, key: &'a Key) -> Fallible<'a, OwnDirs> {
         Box::pin(async {
-            let Some(links) = self.links else { return Ok(None) };
-            let mut own = OwnDirs::default();
+            let Some(links) = self.links else { return Ok(OwnDirs::all(Own::Yes)) };
+            let mut own = OwnDirs::all(Own::Unknown);
             for entry in self.inner.list(key).await?.more().await? {
                 let name = String::from_utf8(entry.name).unwrap();
                 match links {
-                    _ if links.contains(&&*name) => drop(own.links.insert(name.into_bytes())),
+                    _ if links.contains(&&*name) => own.note(name.into_bytes(), Own::Link),
                     _ if links.contains(&&*format!("{name}?")) => {}
-                    _ => drop(own.dirs.insert(name.into_bytes(), None)),
+                    _ => own.note(name.into_bytes(), Own::Yes),
                 }
             }
-            Ok(Some(own))
+            Ok(own)
         })
     }
     fn open<'a>(&'a self, key: &'a Key) -> Fallible<'a, Arc<dyn Object>> {
