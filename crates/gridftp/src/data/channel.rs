@@ -109,6 +109,13 @@ impl Channel {
     }
 }
 
+/// What was kept carries nothing: all of every transfer on it has been sent, its end as well. So it ends in peace.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.take_kept().into_iter().for_each(Connection::close);
+    }
+}
+
 impl Inner {
     pub(super) fn losses(&self) -> Option<&Losses> {
         self.losses.get().map(|losses| &**losses)
