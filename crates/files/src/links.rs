@@ -99,7 +99,6 @@ pub async fn begin_to_remove(store: &dyn Store, key: &Key, own: Own) -> Result<N
             TriedDir::NotDir => {
                 return store.remove(key).await.map(|()| Next::Gone).map_err(|error| link_stays(store, key, &error));
             }
-            TriedDir::Refused if own == Own::Likely => return Ok(Next::Empty),
             TriedDir::Refused => {}
         },
     }
@@ -131,7 +130,12 @@ impl Doubts {
         self.0.get(key) == Some(&Some(Own::Link))
     }
 
-    /// Whether `dir`, in which there is something, is a symbolic link or behind one: each directory above it that is in doubt is tried, from
+    /// Whether of `key` was found that nobody tells what it is.
+    pub fn is_unknown(&self, key: &Key) -> bool {
+        self.0.get(key) == Some(&Some(Own::Unknown))
+    }
+
+    /// Whether `dir`, in which there is something, is a symbolic link, may be one, or is behind one: each directory above it that is in doubt is tried, from
     /// the top down.
     ///
     /// # Errors
@@ -150,11 +154,13 @@ impl Doubts {
                 Some(own) => own,
                 None => match store.try_dir(&key).await? {
                     TriedDir::NotDir => Own::Link,
-                    TriedDir::Removed | TriedDir::NotEmpty | TriedDir::Refused => Own::Yes,
+                    TriedDir::Removed | TriedDir::NotEmpty => Own::Yes,
+                    // A refusal for another reason proves nothing.
+                    TriedDir::Refused => Own::Unknown,
                 },
             };
             *found = Some(own);
-            if own == Own::Link {
+            if own != Own::Yes {
                 return Ok(true);
             }
         }

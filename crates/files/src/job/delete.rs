@@ -318,6 +318,8 @@ impl Run<'_> {
             }
             if doubts.is_link(&place) {
                 kind = Kind::Link;
+            } else if doubts.is_unknown(&place) {
+                kind = Kind::Other;
             }
             going.spawn(async move { (key, remove(store, place, kind).await) });
         }

@@ -58,7 +58,7 @@ impl Remote {
         }
         let listed = match self.0.lists_links.get() {
             Some(listed) => *listed,
-            None => self.judge_listings(dir, &links).await?,
+            None => self.judge_listings(dir, &dirs, &links).await?,
         };
         let mut own = OwnDirs::all(if trusted { Own::Yes } else { Own::Unknown });
         let listed = if trusted { Own::Yes } else { listed };
@@ -90,7 +90,7 @@ impl Remote {
     }
 
     /// What the server's LIST calls a directory is, as far as that is known: `links` are what it calls links in `dir`.
-    async fn judge_listings(&self, dir: &Key, links: &[Vec<u8>]) -> Result<Own, Error> {
+    async fn judge_listings(&self, dir: &Key, dirs: &[Vec<u8>], links: &[Vec<u8>]) -> Result<Own, Error> {
         let known = match by_name(&self.0.greeting) {
             Own::Unknown => by_name(&self.status().await?),
             known => known,
@@ -99,7 +99,8 @@ impl Remote {
             return Ok(*self.0.lists_links.get_or_init(|| async { known }).await);
         }
         // A link to nowhere may be listed as one by a server that has looked for what it leads to.
-        for link in links.iter().take(TRIED) {
+        // And a link called "r -> s" is read as "r", which may be a directory beside it.
+        for link in links.iter().filter(|link| !dirs.contains(link)).take(TRIED) {
             let Ok(link) = dir.join(link) else { continue };
             if self.about("CWD", &link).await?.is_success() {
                 return Ok(*self.0.lists_links.get_or_init(|| async { Own::Yes }).await);
@@ -133,9 +134,10 @@ fn by_name(text: &str) -> Own {
     let has = |names: &[&str]| names.iter().any(|name| text.contains(name));
     match () {
         // Nothing makes these list a link as what it leads to.
-        () if has(&["vsftpd", "pyftpdlib"]) => Own::Yes,
-        // These do so, the first two if they are told to (`ShowSymlinks off`, `BrokenClientsCompatibility`); and RMD tells.
-        () if has(&["proftpd", "pure-ftpd", "twisted"]) => Own::Likely,
+        () if text.starts_with("(vsftpd ") || text.contains("- secure, fast, stable") => Own::Yes,
+        () if text.starts_with("pyftpdlib ") => Own::Yes,
+        // These do so if they are told to (`ShowSymlinks off`, `BrokenClientsCompatibility`); and RMD tells.
+        () if has(&["proftpd", "pure-ftpd"]) => Own::Likely,
         () => Own::Unknown,
     }
 }
@@ -162,7 +164,11 @@ mod tests {
             ("ProFTPD Server (x) [::1]", Own::Likely),
             ("---------- Welcome to Pure-FTPd [privsep] [TLS] ----------", Own::Likely),
             ("welcome", Own::Unknown),
-            ("Twisted 22.4.0 FTP Server", Own::Likely),
+            ("Twisted 22.4.0 FTP Server", Own::Unknown),
+            // Words of an administrator, and names of users.
+            ("vsftpd mirror", Own::Unknown),
+            ("FTP server status:\nLogged in as pyftpdlib", Own::Unknown),
+            ("FTP server status:\nvsFTPd 3.0.3 - secure, fast, stable", Own::Yes),
         ] {
             assert_eq!(by_name(text), own, "{text}");
         }

@@ -62,7 +62,7 @@ async fn what_is_no_answer_is_named() {
         (0..1200).for_each(|_| client.raw(&line));
         client.hold();
     });
-    says(&Remote::connect(options(&fake)).await.unwrap_err(), "more than 67108864 bytes");
+    says(&Remote::connect(options(&fake)).await.unwrap_err(), "more than 131072 bytes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -97,16 +97,26 @@ pub(super) async fn move_by_copy(
         tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Other }));
         return;
     }
-    // What was copied is in it, so that it does not go by being asked.
-    if matches!(own, Ok(Own::Likely))
-        && !moved.is_empty()
-        && !moved.iter().any(|(_, carried)| carried.from == *from)
-        && !matches!(source.try_dir(from).await, Ok(TriedDir::NotEmpty | TriedDir::Refused))
-    {
-        let reason = "it is a symbolic link: what it leads to was copied, and stays".to_owned();
-        tally.done += moved.len() as u64;
-        tally.check::<()>(Err(Error::Store { name: shown(&**source, from), reason, sort: Sort::Request }));
-        return;
+    // A directory of which all was copied may go by being asked: it would go at the end.
+    if matches!(own, Ok(Own::Likely)) && !moved.iter().any(|(_, carried)| carried.from == *from) {
+        if moved.is_empty() && tally.number() != 0 {
+            return;
+        }
+        let name = shown(&**source, from);
+        let stays = match source.try_dir(from).await {
+            Ok(TriedDir::Removed | TriedDir::NotEmpty) => None,
+            Ok(TriedDir::NotDir) => {
+                let reason = "it is a symbolic link: what it leads to was copied, and stays".to_owned();
+                Some(Error::Store { name, reason, sort: Sort::Request })
+            }
+            Ok(TriedDir::Refused) => Some(Error::MayBeLink { name }),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = stays {
+            tally.done += moved.len() as u64;
+            tally.check::<()>(Err(error));
+            return;
+        }
     }
     let stays = |to: &Key| failed.contains(to) || gone.contains(to) || unlisted.contains_key(&to.parent());
     let mut own = Vec::new();

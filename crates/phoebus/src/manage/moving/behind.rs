@@ -69,8 +69,10 @@ impl Behind {
             Ok(dirs) => match dirs.is(key.name()) {
                 Own::Yes => return true,
                 Own::Likely => match self.source.try_dir(key).await {
-                    Ok(TriedDir::Removed | TriedDir::NotEmpty | TriedDir::Refused) => return true,
+                    Ok(TriedDir::Removed | TriedDir::NotEmpty) => return true,
                     Ok(TriedDir::NotDir) => link(name),
+                    // A refusal for another reason proves nothing.
+                    Ok(TriedDir::Refused) => Error::MayBeLink { name },
                     Err(error) => error,
                 },
                 Own::Link => link(name),
