@@ -7,7 +7,7 @@ use std::collections::HashMap;
 pub enum Own {
     /// A directory itself.
     Yes,
-    /// A directory itself, unless the server was told to hide links: [`Store::try_dir`] tells, of one that has something in it.
+    /// A directory itself, unless the server was told to hide links: [`Store::try_dir`](crate::store::Store::try_dir) tells, of one that has something in it.
     Likely,
     /// A symbolic link to a directory.
     Link,
